@@ -1,0 +1,143 @@
+/*
+ * Every kernel of the engine, behind one table. The table is filled with the C reference, then
+ * overridden upward by the instruction sets the CPU has and WASTE_CPU (c|avx2|avx512|vnni|neon: the
+ * highest level allowed) leaves on.
+ *
+ * All activations are float32. A level may differ from C by rounding within the bounds
+ * tests/kernels checks; within one level results do not depend on how rows or slices are divided
+ * among threads. Pointers need no alignment beyond their type unless said; matrices from the trunk
+ * segment start on 64 bytes and may be read up to 64 bytes past their end. Kernels touch no global
+ * state and allocate nothing.
+ */
+#ifndef WASTE_COMPUTE_KERNELS_H
+#define WASTE_COMPUTE_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/model.h"
+
+/* A trunk matrix resolved to pointers, [rows][cols]. */
+struct waste_matrix {
+    const uint8_t *data;    /* payload, row_bytes a row */
+    const uint16_t *scales; /* f16 [rows][groups]; NULL for F32 */
+    uint64_t row_bytes;
+    uint32_t rows, cols, groups;
+    uint32_t fmt;
+};
+
+enum waste_activation { WASTE_ACTIVATION_SILU, WASTE_ACTIVATION_SITU };
+struct waste_act {
+    enum waste_activation kind;
+    float beta, linear_beta; /* SiTU; linear_beta 0: up is taken as it is */
+};
+
+struct waste_kernels {
+    const char *level; /* "c", "avx2", "avx512", "vnni", "neon" */
+
+    /*
+     * Prepared activations. xp = what the quantised products of this level want of x (for instance
+     * transposed within a group of 128, padded with zeros). waste_act_floats(cols) floats long,
+     * 64-aligned.
+     */
+    void (*prepare)(float *xp, const float *x, uint32_t cols);
+
+    /* y[r] = sum_c W[r][c] x[c] for r in [r0, r1). x and xp = prepare(x), both for all cols. By
+     * format. */
+    void (*matvec[WASTE_FMT_COUNT])(float *y, const struct waste_matrix *w, const float *x,
+                                    const float *xp, uint32_t r0, uint32_t r1);
+
+    /* y[c] += a[i] * W[r0 + i][c] for i in [0, n): the transposed product (absorbed MLA query), all
+     * cols. By format. */
+    void (*axpy_rows[WASTE_FMT_COUNT])(float *y, const struct waste_matrix *w, const float *a,
+                                       uint32_t r0, uint32_t n);
+
+    /* One row to f32 (embedding). payload and scales as on disk, scales unaligned. */
+    void (*decode_row[WASTE_FMT_COUNT])(float *y, const uint8_t *payload, const uint8_t *scales,
+                                        uint32_t cols);
+
+    /*
+     * Vector-quantised products: y[r] = scale[r] sum_p sum_s book[s][index[p][r][s]] . x[8p ..
+     * 8p+7]. By fmt - WASTE_FMT_VQ3R is not used; index with the fmt itself. vq_prep    once a
+     * codebook triple: books f32 [stages][entries][8] -> prep (vq_prep_bytes, 64-aligned) vq_tables
+     * for `positions` positions of one x: tables (vq_table_bytes(positions), 64-aligned) vq_apply
+     * adds the partial products of positions [p0, p0 + n) to acc[ceil(rows / 64) * 64] (64-aligned,
+     * zeroed by the caller, level-private row order); `tables` are of exactly these positions;
+     * index = the matrix's start, [row block of 64][all positions][64][stage] vq_finish  y[r] =
+     * scale[r] * acc of r, natural order, scales f16 unaligned acc of several slices may be added
+     * element by element before vq_finish.
+     */
+    size_t (*vq_prep_bytes)(uint32_t fmt);
+    size_t (*vq_table_bytes)(uint32_t fmt, uint32_t positions);
+    void (*vq_prep[WASTE_FMT_COUNT])(void *prep, const float *books);
+    void (*vq_tables[WASTE_FMT_COUNT])(void *tables, const void *prep, const float *x,
+                                       uint32_t positions);
+    void (*vq_apply[WASTE_FMT_COUNT])(float *acc, const void *tables, const uint8_t *index,
+                                      uint32_t rows, uint32_t all_positions, uint32_t p0,
+                                      uint32_t n);
+    void (*vq_finish)(float *y, const float *acc, const uint8_t *scales, uint32_t rows);
+
+    /* sum of squares of x[n]; y = x * scale * w (RMSNorm's second half, scale = 1/sqrt(mean + eps))
+     */
+    float (*sum_squares)(const float *x, uint32_t n);
+    void (*scale_mul)(float *y, const float *x, float scale, const float *w, uint32_t n);
+    float (*dot)(const float *a, const float *b, uint32_t n);
+    void (*axpy)(float *y, float a, const float *x, uint32_t n); /* y += a x */
+    void (*add)(float *y, const float *x, uint32_t n);           /* y += x */
+
+    /* h[i] = act(gate[i], up[i]): silu(g) u, or SiTU beta tanh(g/beta) sigmoid(g) * lb tanh(u/lb)
+     */
+    void (*glu)(float *h, const float *gate, const float *up, uint32_t n,
+                const struct waste_act *act);
+    void (*sigmoid_mul)(float *y, const float *gate, uint32_t n); /* y *= sigmoid(gate) */
+    void (*sigmoid)(float *y, const float *x, uint32_t n);
+
+    /* Causal depthwise convolution of width w and SiLU: history [w-1][stride] oldest first, weight
+     * [n][w]. y[n]. */
+    void (*conv_silu)(float *y, const float *x, const float *history, const float *weight,
+                      uint32_t n, uint32_t stride, uint32_t width);
+
+    /*
+     * One KDA step of one head. S [dim keys][dim values] read from s_in, written to s_out (may be
+     * equal). S' = diag(decay) S; u = S'^T k; S = S' + beta k (v - u)^T; o = S^T q.  decay[dim] =
+     * exp(g).
+     */
+    void (*kda_step)(float *o, float *s_out, const float *s_in, const float *q, const float *k,
+                     const float *v, const float *decay, float beta, uint32_t dim);
+
+    /* MLA over the latent cache: score[t] = scale * q . row[t] for t in [t0, t1), rows of `dim`
+     * floats, `stride` apart */
+    void (*mla_scores)(float *score, const float *q, const float *rows, uint32_t dim,
+                       uint32_t stride, uint32_t t0, uint32_t t1, float scale);
+    /* o[dim] += sum over t in [t0, t1) of p[t] row[t][0 .. dim) */
+    void (*mla_mix)(float *o, const float *p, const float *rows, uint32_t dim, uint32_t stride,
+                    uint32_t t0, uint32_t t1);
+
+    /* in place; returns nothing; max-subtracted */
+    void (*softmax)(float *x, uint32_t n);
+};
+
+/* Floats that xp of `cols` columns takes (a multiple of 16). */
+static inline uint32_t waste_act_floats(uint32_t cols)
+{
+    return (cols + WASTE_GROUP - 1) / WASTE_GROUP * WASTE_GROUP;
+}
+
+/*
+ * Fills the table for this CPU. `limit` is WASTE_CPU's value or NULL. Returns false (table
+ * untouched) if limit names no level, or one this CPU does not have.
+ */
+bool waste_kernels_init(struct waste_kernels *k, const char *limit);
+
+/*
+ * Router choice, the same in compute and router: score = sigmoid(logit); the top_k of score + bias,
+ * ties to the lowest id, in descending order. ids[top_k], weights[top_k] = the plain scores.
+ * scratch[experts].
+ */
+void waste_top_k(uint32_t *ids, float *weights, const float *logits, const float *bias,
+                 uint32_t experts, uint32_t top_k, float *scratch);
+
+float waste_half_to_float(uint16_t h);
+
+#endif

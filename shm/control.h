@@ -1,0 +1,240 @@
+/*
+ * The control segment: header, options, stage records, bells, counters, rings, slot descriptors,
+ * expert directory, model.
+ *
+ * waste-run lays it out and fills it before any stage starts, and stores `ready` last. A stage
+ * attaches with waste_control_attach(), which says "not there yet", "wrong version" or hands out
+ * checked pointers. Every word has one writer, named beside it.
+ */
+#ifndef WASTE_SHM_CONTROL_H
+#define WASTE_SHM_CONTROL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/bell.h"
+#include "shm/log.h"
+#include "shm/model.h"
+#include "shm/ring.h"
+#include "shm/slot.h"
+
+#define WASTE_CONTROL_MAGIC UINT64_C(0x316c727463747377) /* "wstctrl1" */
+enum { WASTE_CONTROL_VERSION = 1 };
+
+/* Stages: X(ID, program). The supervisor starts them in this order. */
+#define WASTE_STAGES(X)                                                                            \
+    X(READER, "reader")                                                                            \
+    X(COMPUTE, "compute")                                                                          \
+    X(ROUTER, "router")
+
+#define WASTE_X(id, name) WASTE_STAGE_##id,
+enum waste_stage_id { WASTE_STAGES(WASTE_X) WASTE_STAGE_COUNT };
+#undef WASTE_X
+extern const char *const waste_stage_name[WASTE_STAGE_COUNT];
+
+enum waste_stage_state {
+    WASTE_STAGE_OFF = 0,  /* not running (supervisor writes this one, after reaping) */
+    WASTE_STAGE_STARTING, /* attached, not serving yet */
+    WASTE_STAGE_LOADING,  /* reader: trunk; progress in the counters */
+    WASTE_STAGE_RUNNING,
+    WASTE_STAGE_STOPPING,
+    WASTE_STAGE_STATE_COUNT,
+};
+extern const char *const waste_stage_state_name[WASTE_STAGE_STATE_COUNT];
+
+/* What a stage does at this moment, for `ps`, `stats` and hang reports: X(ID, text). */
+#define WASTE_ACTIVITIES(X)                                                                        \
+    X(NONE, "-")                                                                                   \
+    X(IDLE, "waiting for a request")                                                               \
+    X(COMPUTING, "computing")                                                                      \
+    X(WAIT_TRUNK, "waiting for the trunk")                                                         \
+    X(WAIT_EXPERTS, "waiting for experts")                                                         \
+    X(WAIT_EMBED, "waiting for an embedding row")                                                  \
+    X(WAIT_WORK, "waiting for work")                                                               \
+    X(READING, "reading")                                                                          \
+    X(LOADING, "loading the trunk")                                                                \
+    X(PREDICTING, "predicting")
+
+#define WASTE_X(id, text) WASTE_ACT_##id,
+enum waste_activity { WASTE_ACTIVITIES(WASTE_X) WASTE_ACT_COUNT };
+#undef WASTE_X
+extern const char *const waste_activity_name[WASTE_ACT_COUNT];
+
+struct waste_stage {
+    /* supervisor */
+    _Alignas(64) _Atomic uint32_t
+        incarnation;     /* 1 for the first process; +1 a restart, before it starts */
+    _Atomic int32_t pid; /* 0 when none runs */
+    _Atomic uint32_t restarts;
+    _Atomic uint32_t stop; /* 1: finish what must be finished, exit 0 */
+    uint64_t pad0[6];
+    /* the stage */
+    _Alignas(64) _Atomic uint32_t state; /* enum waste_stage_state */
+    _Atomic uint32_t activity;           /* enum waste_activity */
+    _Atomic uint64_t
+        heartbeat_ns;       /* CLOCK_MONOTONIC at the last sign of life; at least every 200 ms */
+    _Atomic uint64_t step;  /* compute: token position being computed */
+    _Atomic uint32_t layer; /* layer at work */
+    uint32_t pad1[9];
+};
+_Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache lines");
+
+/* Counters: X(ID, json name, writer stage, help). Written with relaxed adds by that stage only;
+ * only ever grow, or are gauges. */
+#define WASTE_COUNTERS(X)                                                                          \
+    X(TRUNK_BYTES_READ, "trunk_bytes_read", READER,                                                \
+      "trunk bytes read from disk since the pipeline started")                                     \
+    X(TRUNK_LOADED, "trunk_loaded_bytes", READER, "trunk bytes in memory (gauge)")                 \
+    X(DEMAND_RECORDS, "demand_records", READER, "layers whose demand was taken")                   \
+    X(HITS, "hits", READER, "experts demanded that were in memory")                                \
+    X(MISSES, "misses", READER, "experts demanded that had to be read or were still being read")   \
+    X(BYTES_READ, "bytes_read", READER, "expert bytes read, prefetch included")                    \
+    X(READS, "reads", READER, "expert records read")                                               \
+    X(READ_RETRIES, "read_retries", READER, "reads tried again after an error or a bad checksum")  \
+    X(READ_FAILURES, "read_failures", READER, "expert records given up")                           \
+    X(PREFETCHED, "prefetched", READER, "experts read because they were predicted")                \
+    X(PREFETCH_USED, "prefetch_used", READER, "of those, demanded before they were evicted")       \
+    X(PREFETCH_DROPPED, "prefetch_dropped", READER,                                                \
+      "predictions not read: passed, resident or no room")                                         \
+    X(EVICTIONS, "evictions", READER, "READY slots given to another expert")                       \
+    X(EMBED_ROWS, "embed_rows", READER, "embedding rows read")                                     \
+    X(TOKENS, "tokens", COMPUTE, "tokens committed, prompt included")                              \
+    X(GENERATED, "generated", COMPUTE, "tokens generated")                                         \
+    X(STEP_NS, "step_ns", COMPUTE, "nanoseconds spent in committed steps")                         \
+    X(EXPERT_WAIT_NS, "expert_wait_ns", COMPUTE, "of those, nothing to do but wait for experts")   \
+    X(HIDDEN_DROPPED, "hidden_dropped", COMPUTE, "hidden states the router was too busy to take")  \
+    X(PREDICTIONS, "predictions", ROUTER, "prefetch records posted")
+
+#define WASTE_X(id, name, stage, help) WASTE_C_##id,
+enum waste_counter { WASTE_COUNTERS(WASTE_X) WASTE_COUNTER_COUNT };
+#undef WASTE_X
+struct waste_counter_info {
+    const char *name, *help;
+    enum waste_stage_id writer;
+};
+extern const struct waste_counter_info waste_counter_info[WASTE_COUNTER_COUNT];
+
+enum waste_io_mode { WASTE_IO_AUTO, WASTE_IO_URING, WASTE_IO_PREAD };
+
+/* Options every stage needs; waste-run, before ready. */
+struct waste_options {
+    uint32_t threads;   /* compute workers, >= 1 */
+    uint32_t io;        /* enum waste_io_mode */
+    uint32_t verify;    /* 1: check every record's crc32 */
+    uint32_t lookahead; /* experts a layer the router predicts; 0 = off */
+    uint32_t ctx;       /* token positions the session segment holds */
+    uint32_t pad;
+    uint64_t
+        cpus[16]; /* bit mask of CPUs for compute's workers; all zero = the inherited affinity */
+};
+
+/* Demand (compute -> reader) and prefetch (router -> reader): one record a layer, ring stride fits
+ * top_k ids. */
+struct waste_want {
+    uint64_t step; /* token position; a reader drops prefetches older than the newest demand (step,
+                      layer) */
+    uint32_t layer;
+    uint32_t count;
+    uint32_t session;
+    uint32_t pad;
+    uint32_t expert[]; /* count ids; demand: in selection order, all chosen, resident or not */
+};
+
+/* Hidden state (compute -> router): the input of layer `layer`'s router after... see
+ * router/README.md. */
+struct waste_hidden {
+    uint64_t step;
+    uint32_t layer; /* the layer whose MoE is about to run */
+    uint32_t pad;
+    float x[]; /* [hidden], before the norm */
+};
+
+/*
+ * Embedding rows. `want` is written by compute, `have` by the reader; slot = position %
+ * WASTE_EMBED_SLOTS. The reader serves every slot whose want differs from have (ignoring
+ * WASTE_EMBED_FAILED), so nothing is lost when either dies. Tag: position << 32 | token + 1 (0 =
+ * nothing); have carries WASTE_EMBED_FAILED when the row could not be read.
+ */
+enum { WASTE_EMBED_SLOTS = 64 };
+#define WASTE_EMBED_FAILED (UINT64_C(1) << 31)
+struct waste_embed_slot {
+    _Alignas(64) _Atomic uint64_t want;
+    _Atomic uint64_t have; /* release after the row's bytes; pairs with compute's acquire */
+    uint64_t pad[6];
+};
+
+static inline uint64_t waste_embed_tag(uint32_t position, uint32_t token)
+{
+    return (uint64_t)position << 32 | (token + 1);
+}
+
+struct waste_control {
+    uint64_t magic;
+    uint32_t version;
+    _Atomic uint32_t ready; /* 1, stored last by waste-run (release) */
+    uint64_t bytes;
+    int32_t supervisor_pid;
+    uint32_t slot_count;
+    uint64_t slot_bytes;      /* stride of slots in the cache segment */
+    uint64_t embed_row_bytes; /* stride of rows at embed_data_off: payload, then f16 scales
+                                 (multiple of 64) */
+    uint64_t embed_slot_off, embed_data_off;
+    uint64_t slot_off, directory_off, demand_off, prefetch_off, hidden_off, model_off;
+    uint32_t want_stride, hidden_stride; /* of the rings */
+    _Atomic uint32_t trunk_tensors;      /* reader: tensors (table order) whose bytes are complete;
+                                            survives its death */
+    _Atomic uint32_t trunk_ready;        /* reader: trunk complete and sealed (release) */
+    _Atomic uint32_t io_in_use;          /* reader: enum waste_io_mode it settled on */
+    struct waste_options options;
+    struct waste_bell reader_bell;  /* rung by compute, router, supervisor; carries the eventfd */
+    struct waste_bell compute_bell; /* rung by reader, client, supervisor */
+    struct waste_bell router_bell;  /* rung by compute, supervisor */
+    struct waste_bell
+        client_bell; /* rung by compute (commit, reply), supervisor (stage died, gave up) */
+    struct waste_stage stage[WASTE_STAGE_COUNT];
+    _Alignas(64) _Atomic uint64_t counter[WASTE_COUNTER_COUNT];
+    struct waste_log log[WASTE_STAGE_COUNT + 1]; /* the last one is waste-run's */
+};
+
+enum { WASTE_DEMAND_RING = 64, WASTE_PREFETCH_RING = 64, WASTE_HIDDEN_RING = 8 };
+
+/* Checked pointers into a mapped control segment. Plain process-local memory. */
+struct waste_shm {
+    struct waste_control *control;
+    const struct waste_model *model;
+    struct waste_slot *slot; /* [slot_count] */
+    _Atomic uint32_t
+        *directory; /* slot_of[layer * experts + expert], WASTE_SLOT_NONE = none; reader */
+    struct waste_ring *demand;      /* of struct waste_want, compute -> reader */
+    struct waste_ring *prefetch;    /* of struct waste_want, router -> reader */
+    struct waste_ring *hidden;      /* of struct waste_hidden, compute -> router */
+    struct waste_embed_slot *embed; /* [WASTE_EMBED_SLOTS] */
+    uint8_t *embed_data;            /* [WASTE_EMBED_SLOTS][embed_row_bytes]; reader */
+};
+
+/* Bytes the control segment needs for this model and slot count. */
+uint64_t waste_control_bytes(const struct waste_model *model, uint32_t slot_count);
+
+/* waste-run: lays out a zero-filled mapping of that size, copies the model, stores ready last. */
+void waste_control_init(void *base, uint64_t bytes, const struct waste_model *model,
+                        uint32_t slot_count, const struct waste_options *options,
+                        int32_t supervisor_pid, struct waste_shm *out);
+
+/*
+ * A stage or an observer: checks magic, version, ready and that every section lies inside `bytes`.
+ * 0; -EAGAIN not ready yet; -EPROTO not ours or another version; -EINVAL a section is out of
+ * bounds. Works on a read-only mapping (observers); pointers must then only be read through.
+ */
+int waste_control_attach(void *base, uint64_t bytes, struct waste_shm *out);
+
+/* The caller's life sign: stores activity and heartbeat. `layer` < 0 leaves the layer alone. */
+void waste_stage_mark(struct waste_stage *stage, enum waste_activity activity, int layer);
+
+static inline void waste_count(struct waste_control *c, enum waste_counter id, uint64_t add)
+{
+    /* relaxed: a statistic with one writer; nobody derives an order from it */
+    atomic_fetch_add_explicit(&c->counter[id], add, memory_order_relaxed);
+}
+
+#endif

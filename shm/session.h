@@ -1,0 +1,134 @@
+/*
+ * The session segment: conversations, their token logs and the model state that belongs to them.
+ *
+ * A token is a transaction. With commit word (position p, bank b) the state of p consumed tokens is
+ * in bank b and in the latent rows [0, p). A step consumes log[p]: it reads bank b, writes bank 1-b
+ * and latent row p, then (if p + 1 is past the prompt) appends the sampled token as log[p + 1], and
+ * publishes all of it with ONE release store of the commit word (p + 1, 1-b). A compute that dies
+ * anywhere leaves the last commit whole; its successor redoes the step. There is no other sampler
+ * state: the random number of log index i is a hash of (seed, i).
+ *
+ * Token log: [0, prompt_end) is the client's, written before it posts the request; log[i] for i >=
+ * prompt_end is compute's, valid once position >= i. So tokens known = max(prompt_end, position +
+ * 1) while a request generates.
+ */
+#ifndef WASTE_SHM_SESSION_H
+#define WASTE_SHM_SESSION_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/model.h"
+
+#define WASTE_SESSION_MAGIC UINT64_C(0x316e73737a747377) /* "wstzssn1" */
+enum { WASTE_SESSION_VERSION = 1, WASTE_ERROR_TEXT = 480 };
+
+/* Commit word: bits 0-30 position, 31 bank, 32-63 epoch (+1 whenever the conversation is reset). */
+static inline uint32_t waste_commit_position(uint64_t word)
+{
+    return (uint32_t)word & 0x7fffffffu;
+}
+static inline uint32_t waste_commit_bank(uint64_t word)
+{
+    return (uint32_t)word >> 31;
+}
+static inline uint32_t waste_commit_epoch(uint64_t word)
+{
+    return (uint32_t)(word >> 32);
+}
+static inline uint64_t waste_commit_word(uint32_t epoch, uint32_t position, uint32_t bank)
+{
+    return (uint64_t)epoch << 32 | (uint64_t)(bank & 1) << 31 | position;
+}
+
+enum waste_request_flag {
+    WASTE_REQ_RESET = 1, /* start from position 0 and a zero state (log and prompt_end are the new
+                            conversation's) */
+    WASTE_REQ_IGNORE_EOS = 2, /* go on past end tokens */
+    WASTE_REQ_LOGITS = 4, /* leave the logits of the last computed position in the logits area */
+};
+
+enum waste_reply_status {
+    WASTE_REPLY_NONE = 0,
+    WASTE_REPLY_LENGTH,    /* max_tokens generated */
+    WASTE_REPLY_EOS,       /* an end token was generated (it is in the log) */
+    WASTE_REPLY_CANCELLED, /* the client asked */
+    WASTE_REPLY_CONTEXT,   /* the context is full */
+    WASTE_REPLY_ERROR,     /* see error[] */
+};
+
+/* Written by the client while no request of the session is running; `seq` last (release). */
+struct waste_request {
+    _Alignas(64) _Atomic uint64_t seq; /* +1 a request; running while it differs from reply.seq */
+    _Atomic uint32_t cancel;           /* client: stop after the step at hand */
+    uint32_t flags;                    /* enum waste_request_flag */
+    uint32_t prompt_end;               /* tokens in the log when generation starts */
+    uint32_t max_tokens;               /* to generate; 0: only consume the prompt */
+    uint32_t top_k;                    /* 0 = off */
+    float temperature;                 /* 0 = greedy (lowest id wins a tie) */
+    float top_p;                       /* 1 = off */
+    uint32_t eos_count;
+    uint64_t seed;
+    uint32_t eos[WASTE_MAX_EOS];
+};
+
+/* Written by compute, or by the supervisor when compute is dead and not started again; `seq` last
+ * (release). */
+struct waste_reply {
+    _Alignas(64) _Atomic uint64_t seq; /* = request.seq when that request is over */
+    uint32_t status;                   /* enum waste_reply_status */
+    uint32_t pad;
+    char error[WASTE_ERROR_TEXT]; /* WASTE_REPLY_ERROR: one line naming layer, expert or file */
+};
+
+struct waste_session {
+    _Alignas(64) _Atomic uint64_t commit; /* compute */
+    uint64_t pad[7];
+    struct waste_request request;
+    struct waste_reply reply;
+    uint64_t log_off;     /* _Atomic-free uint32_t token[ctx], ordered by the words above */
+    uint64_t logits_off;  /* float [vocab]; compute, valid when the reply of a WASTE_REQ_LOGITS
+                             request is there */
+    uint64_t bank_off[2]; /* KDA state: per KDA layer S [heads][dim keys][dim values], then q, k, v
+                             conv history */
+    uint64_t latent_off;  /* per MLA layer [ctx][kv_lora + rope_dim] f32 */
+};
+
+struct waste_session_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t session_count; /* 1 today */
+    uint64_t bytes;
+    uint32_t ctx;
+    uint32_t pad;
+    /* per-layer strides inside a bank and the latent area, in bytes (multiples of 64) */
+    uint64_t kda_layer_bytes; /* S plus the three histories */
+    uint64_t kda_conv_off; /* of the histories, from the layer's start: q, k, v, each [conv_width -
+                              1][heads * dim] */
+    uint64_t mla_layer_bytes;
+    uint64_t session_off; /* struct waste_session [session_count] */
+};
+
+/* Bytes of a segment for one session of ctx positions. */
+uint64_t waste_session_bytes(const struct waste_model *model, uint32_t ctx);
+
+/* waste-run, on a zero-filled mapping. */
+void waste_session_init(void *base, uint64_t bytes, const struct waste_model *model, uint32_t ctx);
+
+/* 0, -EPROTO (not ours), -EINVAL (a section out of bounds, or not this model's shape). */
+int waste_session_attach(void *base, uint64_t bytes, const struct waste_model *model,
+                         struct waste_session_header **header, struct waste_session **session);
+
+static inline uint32_t *waste_session_log(const struct waste_session_header *h,
+                                          const struct waste_session *s)
+{
+    return (uint32_t *)((char *)h + s->log_off);
+}
+static inline float *waste_session_logits(const struct waste_session_header *h,
+                                          const struct waste_session *s)
+{
+    return (float *)((char *)h + s->logits_off);
+}
+
+#endif
