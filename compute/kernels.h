@@ -27,6 +27,9 @@ struct waste_matrix {
     uint32_t fmt;
 };
 
+/* Positions (of 8 columns) a set of vector-quantisation tables covers at most. */
+enum { WASTE_VQ_BLOCK = 16 };
+
 enum waste_activation { WASTE_ACTIVATION_SILU, WASTE_ACTIVATION_SITU };
 struct waste_act {
     enum waste_activation kind;
@@ -58,24 +61,37 @@ struct waste_kernels {
                                         uint32_t cols);
 
     /*
-     * Vector-quantised products: y[r] = scale[r] sum_p sum_s book[s][index[p][r][s]] . x[8p ..
-     * 8p+7]. By fmt - WASTE_FMT_VQ3R is not used; index with the fmt itself. vq_prep    once a
-     * codebook triple: books f32 [stages][entries][8] -> prep (vq_prep_bytes, 64-aligned) vq_tables
-     * for `positions` positions of one x: tables (vq_table_bytes(positions), 64-aligned) vq_apply
-     * adds the partial products of positions [p0, p0 + n) to acc[ceil(rows / 64) * 64] (64-aligned,
-     * zeroed by the caller, level-private row order); `tables` are of exactly these positions;
-     * index = the matrix's start, [row block of 64][all positions][64][stage] vq_finish  y[r] =
-     * scale[r] * acc of r, natural order, scales f16 unaligned acc of several slices may be added
-     * element by element before vq_finish.
+     * Vector-quantised products, by format:
+     *
+     * y[r] = scale[r] sum_p sum_s book[s][index[p][r][s]] . x[8p .. 8p+7]
+     *
+     * in four steps, so that one set of tables serves several matrices of one x, and positions can
+     * be divided among threads.
      */
+
+    /* Once a codebook triple: books f32 [stages][entries][8] -> prep (64-aligned). */
     size_t (*vq_prep_bytes)(uint32_t fmt);
-    size_t (*vq_table_bytes)(uint32_t fmt, uint32_t positions);
     void (*vq_prep[WASTE_FMT_COUNT])(void *prep, const float *books);
+
+    /* Tables (64-aligned) of x[8 * positions], at most WASTE_VQ_BLOCK positions. */
+    size_t (*vq_table_bytes)(uint32_t fmt, uint32_t positions);
     void (*vq_tables[WASTE_FMT_COUNT])(void *tables, const void *prep, const float *x,
                                        uint32_t positions);
+
+    /*
+     * Adds the partial products of positions [p0, p0 + n) to acc[ceil(rows / 64) * 64] (64-aligned,
+     * zeroed by the caller). `tables` are of exactly these positions; p0 is a multiple of
+     * WASTE_VQ_BLOCK; index = the matrix's start, [row block of 64][all positions][64][stage].
+     *
+     * acc is in a level-private row order inside each block of 64 rows, so acc of several slices
+     * may be added element by element before vq_finish.
+     */
     void (*vq_apply[WASTE_FMT_COUNT])(float *acc, const void *tables, const uint8_t *index,
                                       uint32_t rows, uint32_t all_positions, uint32_t p0,
                                       uint32_t n);
+
+    /* y[r] = scale[r] * acc of r, natural order, scales f16 unaligned. For any run of rows that
+     * starts at a multiple of 64: y, acc and scales all advanced to it. */
     void (*vq_finish)(float *y, const float *acc, const uint8_t *scales, uint32_t rows);
 
     /* sum of squares of x[n]; y = x * scale * w (RMSNorm's second half, scale = 1/sqrt(mean + eps))
@@ -106,16 +122,26 @@ struct waste_kernels {
     void (*kda_step)(float *o, float *s_out, const float *s_in, const float *q, const float *k,
                      const float *v, const float *decay, float beta, uint32_t dim);
 
-    /* MLA over the latent cache: score[t] = scale * q . row[t] for t in [t0, t1), rows of `dim`
-     * floats, `stride` apart */
-    void (*mla_scores)(float *score, const float *q, const float *rows, uint32_t dim,
-                       uint32_t stride, uint32_t t0, uint32_t t1, float scale);
-    /* o[dim] += sum over t in [t0, t1) of p[t] row[t][0 .. dim) */
-    void (*mla_mix)(float *o, const float *p, const float *rows, uint32_t dim, uint32_t stride,
-                    uint32_t t0, uint32_t t1);
+    /* decay[i] = exp(g): g = lower * sigmoid(rate z) if has_lower, else -rate softplus(z); z + bias
+     * first. decay may be z. */
+    void (*kda_decay)(float *decay, const float *z, const float *bias, float rate, bool has_lower,
+                      float lower, uint32_t n);
 
-    /* in place; returns nothing; max-subtracted */
-    void (*softmax)(float *x, uint32_t n);
+    /*
+     * MLA over n rows of the latent cache (row_stride floats apart), for several heads at once so
+     * that a row loaded serves all of them. A head's result does not depend on `heads`.
+     * score[h * score_stride + t] = scale * q[h * q_stride ..][dim] . row[t][0 .. dim)
+     * o[h * o_stride + d] += sum over t of p[h * p_stride + t] row[t][d], d < dim
+     */
+    void (*mla_scores)(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
+                       uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
+                       uint32_t n, float scale);
+    void (*mla_mix)(float *o, uint32_t o_stride, const float *p, uint32_t p_stride, uint32_t heads,
+                    const float *rows, uint32_t dim, uint32_t row_stride, uint32_t n);
+
+    /* One part of a softmax: x[i] = exp(x[i] - *max) in place, *max the largest x; returns the sum
+     * of the new x. */
+    float (*softmax_part)(float *x, uint32_t n, float *max);
 };
 
 /* Floats that xp of `cols` columns takes (a multiple of 16). */
@@ -133,7 +159,7 @@ bool waste_kernels_init(struct waste_kernels *k, const char *limit);
 /*
  * Router choice, the same in compute and router: score = sigmoid(logit); the top_k of score + bias,
  * ties to the lowest id, in descending order. ids[top_k], weights[top_k] = the plain scores.
- * scratch[experts].
+ * scratch[experts]. ids are distinct and in range whatever the logits are (NaN counts as lowest).
  */
 void waste_top_k(uint32_t *ids, float *weights, const float *logits, const float *bias,
                  uint32_t experts, uint32_t top_k, float *scratch);
