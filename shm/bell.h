@@ -29,12 +29,17 @@ struct waste_bell {
     _Atomic uint32_t
         waiters; /* sleepers in the futex; a dead sleeper only costs spurious wake calls */
     _Atomic uint32_t
-        armed; /* the owner sleeps on its eventfd; set by the owner, cleared by whoever wakes it */
+        armed; /* the owner sleeps (or is about to) on its eventfd; set and cleared by the owner */
     uint32_t pad[13];
 };
 _Static_assert(sizeof(struct waste_bell) == 64, "a bell is one cache line");
 
-/* Tells everybody who waits that something changed. Any process, any thread, async-signal-safe. */
+/*
+ * Tells everybody who waits that something changed. Any process, any thread, async-signal-safe.
+ *
+ * A ringer that is killed between publishing and ringing has told nobody. So whoever reaps a dead
+ * stage (the supervisor) rings the bells that stage used to ring.
+ */
 void waste_bell_ring(struct waste_bell *bell);
 
 /* As waste_bell_ring, and also writes `event_fd` if the owner has armed it (owner sleeping in
@@ -49,13 +54,25 @@ static inline uint32_t waste_bell_seq(struct waste_bell *bell)
 
 /*
  * Sleeps until `seq` differs from `seen`, the timeout passes (timeout_ns, < 0: no limit) or a
- * signal arrives. Spins for `spin_ns` first. Returns true if seq moved.
+ * signal arrives. Spins for `spin_ns` first. Returns true if seq moved. Needs a writable mapping.
  */
 bool waste_bell_wait(struct waste_bell *bell, uint32_t seen, int64_t timeout_ns, int64_t spin_ns);
 
 /*
- * Owner of an eventfd bell: arm, look again for work, then poll() the fd; disarm after waking.
- * Ringers write the fd only while it is armed.
+ * Owner of an eventfd bell (a non-blocking eventfd; one thread owns the bell). Ringers write the fd
+ * only while it is armed.
+ *
+ *     for (;;) {
+ *         waste_bell_arm(bell);                       // 1
+ *         if (there is work)                          // 2: after 1, or a ring in between is lost
+ *             break;
+ *         poll(event_fd, ...);                        // 3
+ *         read(event_fd, ...);                        // 4: before the next look, or it eats a ring
+ *     }
+ *     waste_bell_disarm(bell);
+ *
+ * A late ringer may write the fd after the owner disarmed: the next poll() returns once for
+ * nothing.
  */
 void waste_bell_arm(struct waste_bell *bell);
 void waste_bell_disarm(struct waste_bell *bell);

@@ -129,8 +129,11 @@ struct waste_options {
         cpus[16]; /* bit mask of CPUs for compute's workers; all zero = the inherited affinity */
 };
 
-/* Demand (compute -> reader) and prefetch (router -> reader): one record a layer, ring stride fits
- * top_k ids. */
+/*
+ * Demand (compute -> reader) and prefetch (router -> reader): one record a layer. The ring's stride
+ * fits max(top_k, WASTE_WANT_MIN) ids (waste_want_capacity); the taker checks every field.
+ */
+enum { WASTE_WANT_MIN = 64 };
 struct waste_want {
     uint64_t step; /* token position; a reader drops prefetches older than the newest demand (step,
                       layer) */
@@ -177,8 +180,8 @@ struct waste_control {
     int32_t supervisor_pid;
     uint32_t slot_count;
     uint64_t slot_bytes;      /* stride of slots in the cache segment */
-    uint64_t embed_row_bytes; /* stride of rows at embed_data_off: payload, then f16 scales
-                                 (multiple of 64) */
+    uint64_t embed_row_bytes; /* stride of rows at embed_data_off: the payload (row_bytes), right
+                                 behind it the f16 scales, then 64 spare bytes or more */
     uint64_t embed_slot_off, embed_data_off;
     uint64_t slot_off, directory_off, demand_off, prefetch_off, hidden_off, model_off;
     uint32_t want_stride, hidden_stride; /* of the rings */
@@ -213,18 +216,28 @@ struct waste_shm {
     uint8_t *embed_data;            /* [WASTE_EMBED_SLOTS][embed_row_bytes]; reader */
 };
 
+/* Expert ids a record of the demand and prefetch rings has room for. */
+static inline uint32_t waste_want_capacity(const struct waste_control *c)
+{
+    return (c->want_stride - (uint32_t)sizeof(struct waste_want)) / 4;
+}
+
 /* Bytes the control segment needs for this model and slot count. */
 uint64_t waste_control_bytes(const struct waste_model *model, uint32_t slot_count);
 
-/* waste-run: lays out a zero-filled mapping of that size, copies the model, stores ready last. */
+/* waste-run: lays out a zero-filled mapping of that size, copies the model, stores ready last.
+ * `model` has passed waste_model_check, slot_count is 1 to 2^31, options->threads and ctx >= 1. */
 void waste_control_init(void *base, uint64_t bytes, const struct waste_model *model,
                         uint32_t slot_count, const struct waste_options *options,
                         int32_t supervisor_pid, struct waste_shm *out);
 
 /*
- * A stage or an observer: checks magic, version, ready and that every section lies inside `bytes`.
- * 0; -EAGAIN not ready yet; -EPROTO not ours or another version; -EINVAL a section is out of
- * bounds. Works on a read-only mapping (observers); pointers must then only be read through.
+ * A stage or an observer: checks magic, version, ready, the model (waste_model_check), the ring
+ * geometries, and that every offset and size is exactly what the model and slot count give. 0;
+ * -EAGAIN not ready yet; -EPROTO not ours or another version; -EINVAL a field is not what it must
+ * be. *out is untouched on failure. Ring cursors are not judged: their owner calls
+ * waste_ring_repair. Works on a read-only mapping (observers); pointers must then only be read
+ * through.
  */
 int waste_control_attach(void *base, uint64_t bytes, struct waste_shm *out);
 

@@ -188,6 +188,13 @@ struct waste_model {
     struct waste_expert_format expert;
 };
 
+/*
+ * The record is whole and refers to nothing outside itself or the trunk segment: `bytes` is what
+ * the caller has mapped from *model on. True for every model a container gives; a stage that
+ * attaches asks again. 0 or -EINVAL. The meaning of the dimensions is the container's business.
+ */
+int waste_model_check(const struct waste_model *model, uint64_t bytes);
+
 static inline const struct waste_layer *waste_model_layer(const struct waste_model *m,
                                                           uint32_t layer)
 {

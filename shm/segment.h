@@ -34,15 +34,26 @@ struct waste_mapping {
  * close-on-exec. */
 int waste_segment_create(enum waste_segment_id id, uint64_t bytes, int *out_fd);
 
-/* Maps all of it shared; the size comes from the descriptor. Asks for huge pages (MADV_HUGEPAGE)
- * when it is large. */
-int waste_segment_map(int fd, bool writable, struct waste_mapping *out);
-void waste_segment_unmap(struct waste_mapping *map);
+/*
+ * Maps all of it shared; the size comes from the descriptor. Large trunk and session segments ask
+ * for huge pages; the cache refuses them, because punching a hole gives back whole huge pages only
+ * (see waste_segment_punch). A read-only mapping goes through a read-only descriptor of the same
+ * file, so it never stands in the way of waste_segment_seal and cannot be made writable.
+ */
+int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct waste_mapping *out);
+void waste_segment_unmap(struct waste_mapping *map); /* zeroes *map; a zero map is fine */
+
+/* A new read-only, close-on-exec descriptor of the same segment: what observers are given. */
+int waste_segment_open_readonly(int fd, int *out_fd);
 
 /* No more writing by anybody, ever. All writable mappings must be gone (-EBUSY else). */
 int waste_segment_seal(int fd);
 
-/* Throws the pages of [off, off + bytes) away; they read as zero afterwards. Page-aligned. */
+/*
+ * Throws the pages of [off, off + bytes) away; they read as zero afterwards, and a device write
+ * still in flight to the old pages lands nowhere. Page-aligned and inside the segment (-EINVAL
+ * else).
+ */
 int waste_segment_punch(int fd, uint64_t off, uint64_t bytes);
 
 #endif

@@ -110,13 +110,14 @@ struct waste_session_header {
     uint64_t session_off; /* struct waste_session [session_count] */
 };
 
-/* Bytes of a segment for one session of ctx positions. */
+/* Bytes of a segment for one session of ctx positions (1 to 2^31 - 1); 0 if that overflows. */
 uint64_t waste_session_bytes(const struct waste_model *model, uint32_t ctx);
 
 /* waste-run, on a zero-filled mapping. */
 void waste_session_init(void *base, uint64_t bytes, const struct waste_model *model, uint32_t ctx);
 
-/* 0, -EPROTO (not ours), -EINVAL (a section out of bounds, or not this model's shape). */
+/* 0, -EPROTO (not ours), -EINVAL (a section out of bounds, or not this model's shape). The outputs
+ * are untouched on failure. */
 int waste_session_attach(void *base, uint64_t bytes, const struct waste_model *model,
                          struct waste_session_header **header, struct waste_session **session);
 

@@ -43,7 +43,8 @@ enum waste_slot_error {
 
 struct waste_slot {
     _Alignas(64) _Atomic uint64_t word;
-    _Atomic uint64_t key;    /* waste_slot_key(); reader, stable while the word is not EMPTY */
+    _Atomic uint64_t key;    /* waste_slot_key(); reader, written in READING, stable in READY and
+                                FAILED; means nothing in EMPTY */
     _Atomic uint32_t error;  /* enum waste_slot_error; reader, before FAILED */
     _Atomic uint32_t detail; /* errno or 0 */
     uint64_t pad[4];
@@ -66,7 +67,7 @@ static inline uint32_t waste_slot_pins(uint64_t word)
     return (uint32_t)((word & WASTE_SLOT_PIN_MASK) >> 16);
 }
 
-/* All of state legal and the zero bits zero. */
+/* State legal, the zero bits zero, and pins only on READY. */
 bool waste_slot_valid(uint64_t word);
 
 /*
@@ -77,14 +78,14 @@ bool waste_slot_valid(uint64_t word);
 bool waste_slot_claim(struct waste_slot *slot, uint64_t expected, uint64_t key);
 
 /* Reader: READING -> READY (release: pairs with waste_slot_pin's acquire), READING -> FAILED, any
- * unpinned -> EMPTY. */
+ * unpinned -> EMPTY (false if it is pinned or no longer `expected`). */
 void waste_slot_publish(struct waste_slot *slot);
 void waste_slot_fail(struct waste_slot *slot, enum waste_slot_error error, uint32_t detail);
 bool waste_slot_empty(struct waste_slot *slot, uint64_t expected);
 
 /* Compute: pin if READY and holding `key`. Returns true when pinned. */
 bool waste_slot_pin(struct waste_slot *slot, uint64_t key);
-void waste_slot_unpin(struct waste_slot *slot);
+void waste_slot_unpin(struct waste_slot *slot); /* does nothing to a slot without pins */
 
 /* Supervisor, no compute alive: drop all pins. The reader may be moving other slots meanwhile.
  * Returns pins dropped. */

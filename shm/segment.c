@@ -1,0 +1,135 @@
+#include "shm/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; older kernels answer EINVAL */
+#endif
+
+enum { LARGE_BYTES = 8 << 20 }; /* from here on huge pages are worth asking for */
+
+const char *const waste_segment_name[WASTE_SEG_COUNT] = {
+    [WASTE_SEG_CONTROL] = "control",
+    [WASTE_SEG_TRUNK] = "trunk",
+    [WASTE_SEG_CACHE] = "cache",
+    [WASTE_SEG_SESSION] = "session",
+};
+
+static int create_memfd(const char *name)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+    if (fd < 0 && errno == EINVAL)
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return fd < 0 ? -errno : fd;
+}
+
+int waste_segment_create(enum waste_segment_id id, uint64_t bytes, int *out_fd)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    char name[32];
+    int fd, err = 0;
+
+    if (id >= WASTE_SEG_COUNT || bytes == 0 || bytes > INT64_MAX - page)
+        return -EINVAL;
+    bytes = (bytes + page - 1) & ~(page - 1);
+    snprintf(name, sizeof(name), "waste-%s", waste_segment_name[id]);
+    fd = create_memfd(name);
+    if (fd < 0)
+        return fd;
+    if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+        err = -errno;
+    if (err < 0)
+        close(fd);
+    else
+        *out_fd = fd;
+    return err;
+}
+
+int waste_segment_open_readonly(int fd, int *out_fd)
+{
+    char path[40];
+    int ro;
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    ro = open(path, O_RDONLY | O_CLOEXEC);
+    if (ro < 0)
+        return -errno;
+    *out_fd = ro;
+    return 0;
+}
+
+/* Advice only: a kernel that refuses it gives the same memory with other costs. */
+static void advise(const struct waste_mapping *map, enum waste_segment_id id)
+{
+    if (id == WASTE_SEG_CACHE)
+        madvise(map->base, map->bytes, MADV_NOHUGEPAGE);
+    else if (id != WASTE_SEG_CONTROL && map->bytes >= LARGE_BYTES)
+        madvise(map->base, map->bytes, MADV_HUGEPAGE);
+    /* A core file of a crashed stage shall not hold the model. */
+    if (id == WASTE_SEG_TRUNK || id == WASTE_SEG_CACHE)
+        madvise(map->base, map->bytes, MADV_DONTDUMP);
+}
+
+int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct waste_mapping *out)
+{
+    struct waste_mapping map;
+    struct stat st;
+    int map_fd = fd, err;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (id >= WASTE_SEG_COUNT || st.st_size <= 0)
+        return -EINVAL;
+    if (!writable) {
+        /* Without /proc the caller's descriptor must do. */
+        err = waste_segment_open_readonly(fd, &map_fd);
+        if (err < 0 && err != -ENOENT)
+            return err;
+    }
+    map.bytes = (size_t)st.st_size;
+    map.base =
+        mmap(NULL, map.bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, map_fd, 0);
+    err = map.base == MAP_FAILED ? -errno : 0;
+    if (map_fd != fd)
+        close(map_fd);
+    if (err < 0)
+        return err;
+    advise(&map, id);
+    *out = map;
+    return 0;
+}
+
+void waste_segment_unmap(struct waste_mapping *map)
+{
+    if (map->base)
+        munmap(map->base, map->bytes);
+    map->base = NULL;
+    map->bytes = 0;
+}
+
+int waste_segment_seal(int fd)
+{
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 ? -errno : 0;
+}
+
+int waste_segment_punch(int fd, uint64_t off, uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (bytes == 0 || (off | bytes) % page != 0 || off > (uint64_t)st.st_size ||
+        bytes > (uint64_t)st.st_size - off)
+        return -EINVAL;
+    while (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)bytes) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return 0;
+}
