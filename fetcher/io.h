@@ -1,0 +1,17 @@
+/* Files and messages of waste-fetch. */
+#ifndef WASTE_FETCHER_IO_H
+#define WASTE_FETCHER_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Prints "waste-fetch: ..." as one line on stderr; control characters are escaped. Returns -1. */
+int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The whole of it, at `off`; 0 or -errno. */
+int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off);
+
+/* Writes dir/name whole, replacing it atomically. Prints and returns -1 if that fails. */
+int waste_io_write_file(int dir, const char *name, const void *data, size_t n);
+
+#endif

@@ -1,0 +1,114 @@
+#include "fetcher/texts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fetcher/io.h"
+
+static const char *const specials[] = {
+    "[BOS]",
+    "[EOS]",
+    "<|end_of_msg|>",
+    "<|open|>",
+    "<|close|>",
+    "<|sep|>",
+    "<|media_begin|>",
+    "<|media_content|>",
+    "<|media_end|>",
+    "<|media_pad|>",
+    "<|kimi_image_placeholder|>",
+};
+enum { SPECIALS = sizeof(specials) / sizeof(specials[0]), END_OF_MSG = 2 };
+
+static const char chat[] =
+    "{\n"
+    " \"system\": [\"<|open|>message role=\\\"system\\\"<|sep|>\","
+    " \"<|close|>message<|sep|><|end_of_msg|>\"],\n"
+    " \"user\": [\"<|open|>message role=\\\"user\\\"<|sep|>\","
+    " \"<|close|>message<|sep|><|end_of_msg|>\"],\n"
+    " \"assistant\": [\"<|open|>message role=\\\"assistant\\\"<|sep|><|open|>response<|sep|>\","
+    " \"<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>\"],\n"
+    " \"open\": \"<|open|>message role=\\\"assistant\\\"<|sep|><|open|>response<|sep|>\"\n"
+    "}\n";
+
+/* Ranks; the rest of the vocabulary, 256 ids in a real one, is special. */
+static uint32_t rank_count(const struct waste_shape *s)
+{
+    return s->vocab - (s->vocab >= 65536 ? 256 : 16);
+}
+
+void waste_texts_set_ids(struct waste_shape *s)
+{
+    uint32_t first = rank_count(s);
+    json_object_set_new(s->config, "bos_token_id", json_integer(first));
+    json_object_set_new(s->config, "eos_token_id", json_integer(first + END_OF_MSG));
+}
+
+static void base64(char *out, const unsigned char *in, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3, out += 4) {
+        size_t left = n - i;
+        unsigned v = in[i] << 16 | (left > 1 ? in[i + 1] << 8 : 0) | (left > 2 ? in[i + 2] : 0);
+        out[0] = digit[v >> 18];
+        out[1] = digit[v >> 12 & 63];
+        out[2] = left > 1 ? digit[v >> 6 & 63] : '=';
+        out[3] = left > 2 ? digit[v & 63] : '=';
+    }
+    *out = 0;
+}
+
+/*
+ * Token `rank`: the bytes, then all words of two letters, of three, and so on; the first letter may
+ * be a space. Each word is a shorter one and a letter, so byte pair merging reaches it.
+ */
+static size_t token_bytes(uint32_t rank, unsigned char out[16])
+{
+    if (rank < 256) {
+        out[0] = (unsigned char)rank;
+        return 1;
+    }
+    uint64_t n = rank - 256, words = 27 * 26;
+    size_t length = 2;
+    for (; n >= words; length++) {
+        n -= words;
+        words *= 26;
+    }
+    for (size_t i = length; i-- > 1; n /= 26)
+        out[i] = (unsigned char)('a' + n % 26);
+    out[0] = n ? (unsigned char)('a' + n - 1) : ' ';
+    return length;
+}
+
+static int write_ranks(int dir, uint32_t count)
+{
+    size_t room = (size_t)count * 40, used = 0;
+    char *text = malloc(room);
+    if (!text)
+        return waste_fetch_fail("out of memory");
+    for (uint32_t r = 0; r < count; r++) {
+        unsigned char bytes[16];
+        char code[28];
+        base64(code, bytes, token_bytes(r, bytes));
+        used += (size_t)snprintf(text + used, room - used, "%s %u\n", code, r);
+    }
+    int e = waste_io_write_file(dir, "tokenizer.model", text, used);
+    free(text);
+    return e;
+}
+
+int waste_texts_write(int dir, const struct waste_shape *s)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < SPECIALS; i++)
+        json_array_append_new(
+            list, json_pack("{s:i, s:s}", "id", (int)(rank_count(s) + i), "text", specials[i]));
+    char *text = json_dumps(list, JSON_INDENT(1));
+    json_decref(list);
+    int e = text ? waste_io_write_file(dir, "specials.json", text, strlen(text)) : -1;
+    free(text);
+    if (!e)
+        e = waste_io_write_file(dir, "chat.json", chat, sizeof(chat) - 1);
+    return e ? e : write_ranks(dir, rank_count(s));
+}

@@ -1,0 +1,293 @@
+#include "fetcher/weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libdeflate.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fetcher/fill.h"
+#include "fetcher/io.h"
+#include "shm/model.h"
+
+enum { JOB_BYTES = 16 << 20, PAGE = 4096 };
+
+struct waste_weights_job {
+    uint32_t layer;        /* of a bank; UINT32_MAX: the trunk */
+    uint32_t tensor;       /* of the trunk */
+    uint32_t first, count; /* rows or records */
+};
+
+static void add_job(struct waste_weights *w, struct waste_weights_job job, size_t bytes)
+{
+    if (w->job_count == w->job_room) {
+        w->job_room = w->job_room ? 2 * w->job_room : 1024;
+        w->jobs = realloc(w->jobs, w->job_room * sizeof(*w->jobs));
+        if (!w->jobs)
+            abort();
+    }
+    w->jobs[w->job_count++] = job;
+    if (w->buffer_bytes < bytes)
+        w->buffer_bytes = bytes;
+}
+
+static uint32_t groups_of(const struct waste_plan_tensor *t)
+{
+    return t->fmt ? (t->cols + WASTE_GROUP - 1) / WASTE_GROUP : 0;
+}
+
+static void list_jobs(struct waste_weights *w)
+{
+    for (uint32_t i = 0; i < w->plan->tensor_count; i++) {
+        const struct waste_plan_tensor *t = &w->plan->tensor[i];
+        size_t row = waste_fill_row_bytes(t->fmt, t->cols) + 2 * groups_of(t);
+        uint32_t step = t->fmt && row < JOB_BYTES ? (uint32_t)(JOB_BYTES / row) : 1;
+        if (!t->fmt) /* one stream of floats for the whole tensor */
+            step = t->rows;
+        for (uint32_t r = 0; r < t->rows; r += step) {
+            uint32_t n = t->rows - r < step ? t->rows - r : step;
+            add_job(w, (struct waste_weights_job){UINT32_MAX, i, r, n}, n * row);
+        }
+    }
+    uint32_t step = w->plan->record_bytes < JOB_BYTES ? JOB_BYTES / w->plan->record_bytes : 1;
+    for (uint32_t l = w->shape->dense_layers; l < w->shape->layers; l++)
+        for (uint32_t e = 0; e < w->shape->experts; e += step) {
+            uint32_t n = w->shape->experts - e < step ? w->shape->experts - e : step;
+            add_job(w, (struct waste_weights_job){l, 0, e, n}, (size_t)n * w->plan->record_bytes);
+        }
+}
+
+/* Rows [first, first + count) of a tensor, and behind all payload their scales. */
+static int run_trunk(struct waste_weights *w, const struct waste_weights_job *j, int fd,
+                     uint8_t *buf)
+{
+    const struct waste_plan_tensor *t = &w->plan->tensor[j->tensor];
+    const char *name = t->name + strlen(w->plan->prefix);
+    uint64_t seed = w->seed;
+    size_t row = waste_fill_row_bytes(t->fmt, t->cols), payload = j->count * row;
+    if (!t->fmt) {
+        waste_fill_floats((float *)buf, (size_t)t->rows * t->cols, t->low, t->high,
+                          waste_fill_key(seed, name, 0));
+        return waste_io_pwrite(fd, buf, payload, t->off);
+    }
+    size_t groups = groups_of(t);
+    double deviation = (t->high - t->low) / sqrt(12.0);
+    double scale = deviation / waste_fill_row_deviation(t->fmt);
+    for (uint32_t r = 0; r < j->count; r++) {
+        uint64_t key = waste_fill_key(seed, name, j->first + r);
+        waste_fill_row(buf + r * row, t->fmt, t->cols, key);
+        waste_fill_scales(buf + payload + r * groups * 2, groups, scale, waste_mix(key));
+    }
+    int e = waste_io_pwrite(fd, buf, payload, t->off + j->first * row);
+    return e ? e
+             : waste_io_pwrite(fd, buf + payload, j->count * groups * 2,
+                               t->scale_off + j->first * groups * 2);
+}
+
+static void put16(uint8_t *p, uint32_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+static void put32(uint8_t *p, uint32_t v)
+{
+    put16(p, v);
+    put16(p + 2, v >> 16);
+}
+
+/* The row block behind the last full one holds rows that are not there: their indices are 0. */
+static void clear_padding(uint8_t *index, uint32_t rows, uint32_t positions, uint32_t index_bytes)
+{
+    uint32_t live = rows % 64;
+    if (!live)
+        return;
+    uint8_t *block = index + (size_t)(rows / 64) * positions * 64 * index_bytes;
+    for (uint32_t p = 0; p < positions; p++)
+        memset(block + ((size_t)p * 64 + live) * index_bytes, 0, (size_t)(64 - live) * index_bytes);
+}
+
+static double book_amplitude(const struct waste_shape *s, uint32_t stage)
+{
+    return ldexp(s->subnormal ? 0x1p-11 : 1, -(int)stage);
+}
+
+/* Row scale that makes an expert matrix of `cols` columns keep the size of what it multiplies. */
+static double expert_scale(const struct waste_weights *w, uint32_t cols)
+{
+    double variance = 0;
+    for (uint32_t i = 0; i < w->plan->stages; i++)
+        variance += book_amplitude(w->shape, i) * book_amplitude(w->shape, i) / 3;
+    return 1 / sqrt(variance * cols);
+}
+
+static void make_record(const struct waste_weights *w, uint8_t *rec, uint32_t layer,
+                        uint32_t expert)
+{
+    const struct waste_plan *p = w->plan;
+    uint32_t in = w->shape->expert_inner, n = w->shape->expert_width;
+    char stream[32];
+    snprintf(stream, sizeof(stream), "experts-L%u", layer);
+    uint64_t key = waste_fill_key(w->seed, stream, expert);
+    waste_fill_bytes(rec, p->scale_off + 1, key);
+    memset(rec, 0, 48);
+    clear_padding(rec + p->gate_off, in, n / 8, p->index_bytes);
+    clear_padding(rec + p->up_off, in, n / 8, p->index_bytes);
+    clear_padding(rec + p->down_off, n, in / 8, p->index_bytes);
+    waste_fill_scales(rec + p->scale_off, 2 * (size_t)in, expert_scale(w, n), waste_mix(key));
+    waste_fill_scales(rec + p->scale_off + 4 * (size_t)in, n, expert_scale(w, in),
+                      waste_mix(key + 1));
+    memset(rec + p->crc_end, 0, p->record_bytes - p->crc_end);
+    put32(rec, 0x50584557);
+    put16(rec + 4, layer);
+    put16(rec + 6, expert);
+    rec[8] = (uint8_t)w->shape->expert_fmt;
+    put16(rec + 10, (layer - w->shape->dense_layers) * 3 * p->stages);
+    put32(rec + 16, p->record_bytes / PAGE);
+    put32(rec + 20, p->gate_off);
+    put32(rec + 24, p->up_off);
+    put32(rec + 28, p->down_off);
+    put32(rec + 32, p->scale_off);
+    put32(rec + 36, libdeflate_crc32(0, rec + 48, p->crc_end - 48));
+}
+
+static int run_bank(struct waste_weights *w, const struct waste_weights_job *j, int fd,
+                    uint8_t *buf)
+{
+    size_t stride = w->plan->record_bytes;
+    for (uint32_t e = 0; e < j->count; e++)
+        make_record(w, buf + e * stride, j->layer, j->first + e);
+    return waste_io_pwrite(fd, buf, j->count * stride, j->first * (uint64_t)stride);
+}
+
+static void file_of(char out[32], uint32_t layer)
+{
+    if (layer == UINT32_MAX)
+        snprintf(out, 32, "trunk.bin");
+    else
+        snprintf(out, 32, "experts-L%u.bin", layer);
+}
+
+/* Banks bypass the page cache where that is possible: they are written once, page by page. */
+static int open_file(int dir, uint32_t layer)
+{
+    char name[32];
+    int flags = O_WRONLY | O_CREAT | O_CLOEXEC, fd = -1;
+    file_of(name, layer);
+    if (layer != UINT32_MAX)
+        fd = openat(dir, name, flags | O_DIRECT, 0644);
+    return fd >= 0 ? fd : openat(dir, name, flags, 0644);
+}
+
+static int run_job(struct waste_weights *w, const struct waste_weights_job *j, uint8_t *buf)
+{
+    bool trunk = j->layer == UINT32_MAX;
+    int fd = open_file(w->dir, j->layer);
+    if (fd < 0)
+        return -errno;
+    int e = trunk ? run_trunk(w, j, fd, buf) : run_bank(w, j, fd, buf);
+    if (close(fd) && !e)
+        e = -errno;
+    const struct waste_plan_tensor *t = &w->plan->tensor[j->tensor];
+    uint64_t n = trunk ? t->bytes / t->rows * j->count : (uint64_t)w->plan->record_bytes * j->count;
+    atomic_fetch_add_explicit(&w->progress.done, n, memory_order_relaxed);
+    return e;
+}
+
+static void *worker(void *arg)
+{
+    struct waste_weights *w = arg;
+    uint8_t *buf = NULL;
+    int e =
+        posix_memalign((void **)&buf, PAGE, (w->buffer_bytes + PAGE) / PAGE * PAGE) ? -ENOMEM : 0;
+    while (!e && !atomic_load_explicit(&w->error, memory_order_relaxed)) {
+        uint32_t i = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed);
+        if (i >= w->job_count)
+            break;
+        e = run_job(w, &w->jobs[i], buf);
+    }
+    free(buf);
+    int none = 0;
+    if (e)
+        atomic_compare_exchange_strong_explicit(&w->error, &none, e, memory_order_relaxed,
+                                                memory_order_relaxed);
+    /* relaxed: only ends the progress loop; the join orders the rest */
+    atomic_fetch_sub_explicit(&w->running, 1, memory_order_relaxed);
+    return NULL;
+}
+
+static uint32_t cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set))
+        return 1;
+    int n = CPU_COUNT(&set);
+    return n < 1 ? 1 : n > WASTE_WEIGHTS_THREADS ? WASTE_WEIGHTS_THREADS : (uint32_t)n;
+}
+
+int waste_weights_write(struct waste_weights *w)
+{
+    list_jobs(w);
+    pthread_t thread[WASTE_WEIGHTS_THREADS];
+    uint32_t want = w->threads ? w->threads : cpu_count(), made = 0;
+    waste_progress_init(&w->progress, "synth", w->plan->total_bytes, w->quiet);
+    atomic_store_explicit(&w->running, want, memory_order_relaxed);
+    while (made < want && !pthread_create(&thread[made], NULL, worker, w))
+        made++;
+    atomic_fetch_sub_explicit(&w->running, want - made, memory_order_relaxed);
+    if (!made)
+        return waste_fetch_fail("cannot start a thread");
+    while (atomic_load_explicit(&w->running, memory_order_relaxed)) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        waste_progress_show(&w->progress);
+    }
+    for (uint32_t i = 0; i < made; i++)
+        pthread_join(thread[i], NULL);
+    free(w->jobs);
+    w->jobs = NULL;
+    double seconds = waste_progress_finish(&w->progress);
+    int e = atomic_load_explicit(&w->error, memory_order_relaxed);
+    if (e)
+        return waste_fetch_fail("cannot write %s: %s", w->path, strerror(-e));
+    if (!w->quiet)
+        printf("%s: %.3f GiB in %.2f s, %.0f MiB/s\n", w->path,
+               (double)w->plan->total_bytes / 0x1p30, seconds,
+               (double)w->plan->total_bytes / 0x1p20 / seconds);
+    return 0;
+}
+
+int waste_weights_write_codebooks(struct waste_weights *w)
+{
+    const struct waste_plan *p = w->plan;
+    size_t book = 16 + (size_t)p->entries * 16;
+    uint8_t *all = calloc(p->books, book);
+    uint16_t *values = malloc((size_t)p->entries * 16);
+    int e = -1;
+    if (!all || !values) {
+        waste_fetch_fail("out of memory");
+        goto out;
+    }
+    for (uint32_t b = 0; b < p->books; b++) {
+        uint8_t *h = all + b * book;
+        put32(h, 0x4B424357);
+        put16(h + 4, b);
+        h[6] = (uint8_t)w->shape->expert_fmt;
+        h[7] = 8;
+        put32(h + 8, p->entries);
+        waste_fill_codebook(values, p->entries, book_amplitude(w->shape, b % p->stages),
+                            waste_fill_key(w->seed, "codebook", b));
+        for (uint32_t i = 0; i < p->entries * 8; i++)
+            put16(h + 16 + 2 * (size_t)i, values[i]);
+    }
+    e = waste_io_write_file(w->dir, "codebooks.bin", all, p->books * book);
+out:
+    free(all);
+    free(values);
+    return e;
+}
