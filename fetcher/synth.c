@@ -17,6 +17,7 @@
 #include "fetcher/shape.h"
 #include "fetcher/texts.h"
 #include "fetcher/weights.h"
+#include "reader/container.h"
 #include "shm/model.h"
 
 struct options {
@@ -117,6 +118,17 @@ static int write_manifest(int dir, const struct waste_plan *p, const struct wast
     return e;
 }
 
+/* What the reader would refuse must not be called done. */
+static int check(const char *path)
+{
+    struct waste_model *model = NULL;
+    struct waste_error err;
+    if (waste_container_open(path, &model, &err))
+        return waste_fetch_fail("the container just written is not accepted: %s", err.text);
+    free(model);
+    return 0;
+}
+
 static int write_all(const struct options *o, struct waste_shape *s, int dir, const char *text)
 {
     struct waste_plan plan;
@@ -140,6 +152,8 @@ static int write_all(const struct options *o, struct waste_shape *s, int dir, co
         e = waste_weights_write(&w);
     if (!e)
         e = write_manifest(dir, &plan, s);
+    if (!e)
+        e = check(o->out);
     waste_plan_finish(&plan);
     return e;
 }
