@@ -195,3 +195,60 @@ out:
     free(data);
     return rc;
 }
+
+static int recheck_size(const struct waste_parse *p, const char *name, uint64_t min, uint64_t max)
+{
+    uint64_t bytes;
+    int rc = waste_parse_file_bytes(p, name, &bytes);
+    if (rc < 0)
+        return rc;
+    if (bytes < min || bytes > max)
+        return waste_error_set(p->err, -ESTALE,
+                               "%s/%s: size is now %llu, the pipeline was started with %llu",
+                               p->dir, name, (unsigned long long)bytes, (unsigned long long)min);
+    return 0;
+}
+
+/* The last byte of trunk.bin that a tensor of the model needs. */
+static uint64_t trunk_end(const struct waste_model *m)
+{
+    uint64_t end = 0;
+    for (uint32_t id = 1; id < m->tensor_count; id++) {
+        const struct waste_tensor *t = waste_model_tensor(m, id);
+        uint64_t payload = t->file_off + t->payload_bytes;
+        uint64_t scales = t->groups ? t->file_scale_off + (uint64_t)t->rows * t->groups * 2 : 0;
+        end = payload > end ? payload : end;
+        end = scales > end ? scales : end;
+    }
+    return end;
+}
+
+int waste_container_recheck(const char *dir, const struct waste_model *model,
+                            struct waste_error *err)
+{
+    struct waste_parse p = {.dir = dir, .err = err};
+    uint64_t books = waste_codebook_bytes(&model->expert) * model->expert.codebooks;
+    char *data;
+    size_t bytes;
+    int rc =
+        waste_container_read_file(dir, WASTE_MANIFEST, WASTE_MANIFEST_LIMIT, &data, &bytes, err);
+    if (rc < 0)
+        return rc;
+    bool same = fingerprint(data, bytes) == model->fingerprint;
+    free(data);
+    if (!same)
+        return waste_error_set(err, -ESTALE, "%s/%s: has changed since the pipeline was started",
+                               dir, WASTE_MANIFEST);
+    p.dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (p.dir_fd < 0)
+        return waste_error_set(err, -errno, "%s: %s", dir, strerror(errno));
+    rc = recheck_size(&p, WASTE_TRUNK_FILE, trunk_end(model), INT64_MAX);
+    if (rc == 0)
+        rc = recheck_size(&p, WASTE_CODEBOOK_FILE, books, books);
+    for (uint32_t l = model->config.dense_layers; l < model->config.layers && rc == 0; l++) {
+        const struct waste_bank *bank = &waste_model_layer(model, l)->bank;
+        rc = recheck_size(&p, bank->file, bank->bytes, bank->bytes);
+    }
+    close(p.dir_fd);
+    return rc;
+}

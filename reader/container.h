@@ -35,6 +35,18 @@ int waste_error_set(struct waste_error *err, int code, const char *format, ...)
 int waste_container_open(const char *dir, struct waste_model **out, struct waste_error *err);
 
 /*
+ * A process that comes later (a restarted reader) checks that DIR still holds what the model was
+ * made from: the manifest's bytes and the sizes of all files. 0, -ESTALE, or -errno; err is set.
+ */
+int waste_container_recheck(const char *dir, const struct waste_model *model,
+                            struct waste_error *err);
+
+/* The release's name of tensor `id`, without tensor_prefix, for messages. `out` of 128 bytes holds
+ * every name. */
+void waste_container_tensor_name(const struct waste_model *model, uint32_t id, char *out,
+                                 size_t bytes);
+
+/*
  * Checks a whole record's header (48 bytes at least) against what the model says about (layer,
  * expert). Returns WASTE_SLOT_OK or WASTE_SLOT_BAD_HEADER.
  */

@@ -109,7 +109,8 @@ static int parse_expert_quant(struct waste_parse *p)
     return plan_record(p);
 }
 
-static int check_codebook_header(struct waste_parse *p, const uint8_t *h, uint64_t number)
+int waste_codebook_check_header(const struct waste_expert_format *x, const uint8_t *h,
+                                uint64_t number, struct waste_error *err)
 {
     const struct {
         const char *field;
@@ -118,26 +119,25 @@ static int check_codebook_header(struct waste_parse *p, const uint8_t *h, uint64
         {"magic", get32(h), WASTE_CODEBOOK_MAGIC},
         {"id", get16(h + 4), (uint16_t)number},
         {"vec_dim", h[7], WASTE_VEC_DIM},
-        {"entries", get32(h + 8), p->expert.entries},
+        {"entries", get32(h + 8), x->entries},
         {"reserved", get32(h + 12), 0},
     };
     for (size_t i = 0; i < sizeof(check) / sizeof(check[0]); i++)
         if (check[i].value != check[i].want)
             return waste_error_set(
-                p->err, -EINVAL, WASTE_CODEBOOK_FILE ": codebook %llu: %s is %u, must be %u",
+                err, -EINVAL, WASTE_CODEBOOK_FILE ": codebook %llu: %s is %u, must be %u",
                 (unsigned long long)number, check[i].field, check[i].value, check[i].want);
     /* writers put the experts' format here; the entries themselves are F16 */
-    if (h[6] != p->expert.fmt && h[6] != WASTE_FMT_F16)
-        return waste_error_set(p->err, -EINVAL,
+    if (h[6] != x->fmt && h[6] != WASTE_FMT_F16)
+        return waste_error_set(err, -EINVAL,
                                WASTE_CODEBOOK_FILE ": codebook %llu: fmt is %u, must be %u",
-                               (unsigned long long)number, h[6], p->expert.fmt);
+                               (unsigned long long)number, h[6], x->fmt);
     return 0;
 }
 
 static int check_codebooks(struct waste_parse *p)
 {
-    uint64_t bytes,
-        stride = WASTE_CODEBOOK_HEADER + (uint64_t)p->expert.entries * WASTE_VEC_DIM * 2;
+    uint64_t bytes, stride = waste_codebook_bytes(&p->expert);
     int rc = waste_parse_file_bytes(p, WASTE_CODEBOOK_FILE, &bytes);
     if (rc < 0)
         return rc;
@@ -156,7 +156,7 @@ static int check_codebooks(struct waste_parse *p)
         uint8_t header[WASTE_CODEBOOK_HEADER];
         ssize_t n = pread(fd, header, sizeof(header), (off_t)(i * stride));
         if (n == sizeof(header))
-            rc = check_codebook_header(p, header, i);
+            rc = waste_codebook_check_header(&p->expert, header, i, p->err);
         else
             rc = waste_error_set(p->err, n < 0 ? -errno : -EINVAL,
                                  WASTE_CODEBOOK_FILE ": codebook %llu: %s", (unsigned long long)i,

@@ -83,4 +83,14 @@ static inline uint64_t waste_align_up(uint64_t n, uint64_t to)
     return (n + to - 1) / to * to;
 }
 
+/* One codebook in codebooks.bin, header included. */
+static inline uint64_t waste_codebook_bytes(const struct waste_expert_format *x)
+{
+    return WASTE_CODEBOOK_HEADER + (uint64_t)x->entries * WASTE_VEC_DIM * 2;
+}
+
+/* Header of codebook `number` as the format says: 0 or -EINVAL with the error set. */
+int waste_codebook_check_header(const struct waste_expert_format *x, const uint8_t *header,
+                                uint64_t number, struct waste_error *err);
+
 #endif

@@ -523,3 +523,20 @@ out:
     free(plan.entry);
     return rc;
 }
+
+void waste_container_tensor_name(const struct waste_model *model, uint32_t id, char *out,
+                                 size_t bytes)
+{
+    for (size_t i = 0; i < WASTE_MODEL_TENSOR_COUNT; i++)
+        if (model->tensor[i] == id) {
+            snprintf(out, bytes, "%s", model_name[i]);
+            return;
+        }
+    for (uint32_t l = 0; l < model->config.layers; l++)
+        for (size_t i = 0; i < WASTE_LAYER_TENSOR_COUNT; i++)
+            if (waste_model_layer(model, l)->tensor[i] == id) {
+                snprintf(out, bytes, "model.layers.%u.%s", l, layer_name[i]);
+                return;
+            }
+    snprintf(out, bytes, "tensor %u", id);
+}

@@ -14,7 +14,13 @@
 #include "reader/container.h"
 #include "shm/control.h"
 
+/* Bytes a whole load reads: what TRUNK_LOADED ends at. */
+uint64_t waste_trunk_file_bytes(const struct waste_model *model);
+
 /*
+ * First refuses a directory that is no longer what the model was made from, also when the trunk is
+ * there already. Weights or scales that are not finite are refused by name.
+ *
  * `tick` is called at least every 100 ms of work, for the heartbeat; when it returns false (the
  * supervisor wants us to stop) loading ends with -ECANCELED. Counters TRUNK_BYTES_READ and
  * TRUNK_LOADED are kept here. 0, -ECANCELED; -EINVAL: the container is bad; else -errno; err is set

@@ -1,0 +1,482 @@
+/*
+ * The calling thread beats the heart and reports progress; a few loader threads each take the next
+ * piece (in table order), read it past the page cache into a buffer of their own, copy it to its
+ * place and check its numbers. Several reads in flight are what an NVMe drive needs to run at its
+ * speed, and the copies are short beside them.
+ */
+#include "reader/trunk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "reader/container_int.h"
+#include "shm/segment.h"
+
+enum {
+    LOADERS = 4,
+    PIECE = 4 << 20,     /* bytes of one read */
+    DIRECT_ALIGN = 4096, /* of O_DIRECT offsets, lengths and memory */
+    TICK_MS = 50,
+    TRIES = 3, /* of a read that fails with an I/O error */
+};
+
+/* A run of bytes of trunk.bin that goes to one place. */
+struct piece {
+    uint32_t tensor;
+    bool scales; /* f16; else the payload */
+    uint64_t file_off, data_off;
+    size_t bytes;
+    uint64_t at; /* where it starts in its payload or scales */
+};
+
+struct load {
+    const struct waste_shm *shm;
+    const struct waste_model *model;
+    const char *dir;
+    uint8_t *base; /* the mapped segment */
+    int buffered_fd;
+    int direct_fd; /* -1: the file system has no O_DIRECT */
+    size_t buffer_bytes;
+
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t wake;  /* a loader ended */
+    struct piece next;
+    uint32_t *missing; /* [tensor_count] pieces not loaded yet */
+    uint32_t running;
+    bool stop;
+    int rc; /* the first error */
+    struct waste_error *err;
+};
+
+static uint64_t scale_bytes(const struct waste_tensor *t)
+{
+    return (uint64_t)t->rows * t->groups * 2;
+}
+
+static uint32_t pieces(uint64_t bytes)
+{
+    return (uint32_t)((bytes + PIECE - 1) / PIECE);
+}
+
+uint64_t waste_trunk_file_bytes(const struct waste_model *model)
+{
+    uint64_t bytes = waste_codebook_bytes(&model->expert) * model->expert.codebooks;
+    for (uint32_t id = 1; id < model->tensor_count; id++) {
+        const struct waste_tensor *t = waste_model_tensor(model, id);
+        if (t->data)
+            bytes += t->payload_bytes + scale_bytes(t);
+    }
+    return bytes;
+}
+
+static void note_loaded(struct waste_control *c, uint64_t bytes)
+{
+    waste_count(c, WASTE_C_TRUNK_BYTES_READ, bytes);
+    waste_count(c, WASTE_C_TRUNK_LOADED, bytes);
+}
+
+/* Under the lock: the next piece, false when all are taken. */
+static bool take_piece(struct load *l, struct piece *out)
+{
+    struct piece *n = &l->next;
+    for (; n->tensor < l->model->tensor_count; n->tensor++, n->scales = false, n->at = 0) {
+        const struct waste_tensor *t = waste_model_tensor(l->model, n->tensor);
+        if (!t->data)
+            continue;
+        if (!n->scales && n->at >= t->payload_bytes) {
+            n->scales = true;
+            n->at = 0;
+        }
+        uint64_t total = n->scales ? scale_bytes(t) : t->payload_bytes;
+        if (n->at >= total)
+            continue;
+        *out = *n;
+        out->bytes = total - n->at < PIECE ? (size_t)(total - n->at) : PIECE;
+        out->file_off = (n->scales ? t->file_scale_off : t->file_off) + n->at;
+        out->data_off = (n->scales ? t->scales : t->data) + n->at;
+        n->at += out->bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Under the lock: moves control->trunk_tensors over everything that is complete. */
+static void advance(struct load *l)
+{
+    struct waste_control *c = l->shm->control;
+    uint32_t done = atomic_load_explicit(&c->trunk_tensors, memory_order_relaxed); /* our own */
+    while (done + 1 < l->model->tensor_count && l->missing[done + 1] == 0)
+        done++;
+    /* release: pairs with the acquire in waste_trunk_load of our successor */
+    atomic_store_explicit(&c->trunk_tensors, done, memory_order_release);
+}
+
+static void set_error(struct load *l, int rc)
+{
+    l->rc = rc;
+    l->stop = true;
+}
+
+/* Names the place of a number that no weight can be. */
+static int bad_number(struct load *l, const struct piece *p, uint64_t index)
+{
+    const struct waste_tensor *t = waste_model_tensor(l->model, p->tensor);
+    char name[128];
+    uint64_t columns = p->scales ? t->groups : t->cols;
+    waste_container_tensor_name(l->model, p->tensor, name, sizeof(name));
+    return waste_error_set(
+        l->err, -EINVAL, "%s/" WASTE_TRUNK_FILE ": %s: %s of row %llu, %s %llu is not finite",
+        l->dir, name, p->scales ? "the scale" : "the weight", (unsigned long long)(index / columns),
+        p->scales ? "group" : "column", (unsigned long long)(index % columns));
+}
+
+/* A piece in memory holds finite numbers only, or the index of the first that is none in *bad. */
+static bool all_finite(const struct waste_tensor *t, const struct piece *p, const uint8_t *data,
+                       uint64_t *bad)
+{
+    uint32_t any = 0;
+    if (p->scales) {
+        const uint16_t *h = (const uint16_t *)data;
+        for (size_t i = 0; i < p->bytes / 2; i++)
+            any |= (h[i] & 0x7c00u) == 0x7c00u;
+        for (*bad = 0; any && (h[*bad] & 0x7c00u) != 0x7c00u;)
+            ++*bad;
+        *bad += p->at / 2;
+    } else if (t->fmt == WASTE_FMT_F32) {
+        const uint32_t *f = (const uint32_t *)data;
+        for (size_t i = 0; i < p->bytes / 4; i++)
+            any |= (f[i] & 0x7f800000u) == 0x7f800000u;
+        for (*bad = 0; any && (f[*bad] & 0x7f800000u) != 0x7f800000u;)
+            ++*bad;
+        *bad += p->at / 4;
+    }
+    return !any;
+}
+
+/* Reads [off, off + bytes) to `to`; the bytes that were there (short only at the end of the file)
+ * or -errno. */
+static ssize_t read_range(int fd, uint8_t *to, size_t bytes, uint64_t off)
+{
+    size_t done = 0;
+    int tries = 0;
+    while (done < bytes) {
+        ssize_t n = pread(fd, to + done, bytes - done, (off_t)(off + done));
+        if (n > 0)
+            done += (size_t)n;
+        else if (n == 0)
+            break;
+        else if (errno == EIO && ++tries < TRIES)
+            continue;
+        else if (errno != EINTR)
+            return -errno;
+    }
+    return (ssize_t)done;
+}
+
+/* A whole piece to its place. `buffer` holds buffer_bytes, aligned for O_DIRECT. */
+static int read_piece(struct load *l, const struct piece *p, uint8_t *buffer)
+{
+    uint8_t *to = l->base + p->data_off;
+    ssize_t n = -EINVAL;
+    if (l->direct_fd >= 0) {
+        size_t skip = p->file_off % DIRECT_ALIGN;
+        size_t want = (size_t)waste_align_up(skip + p->bytes, DIRECT_ALIGN);
+        n = read_range(l->direct_fd, buffer, want, p->file_off - skip);
+        if (n >= 0) {
+            n = n > (ssize_t)skip ? n - (ssize_t)skip : 0;
+            n = n > (ssize_t)p->bytes ? (ssize_t)p->bytes : n;
+            memcpy(to, buffer + skip, (size_t)n);
+        }
+    }
+    if (n == -EINVAL || (n >= 0 && (size_t)n < p->bytes)) {
+        /* no O_DIRECT here, or it stops at an unaligned end of file: the page cache has the rest */
+        n = read_range(l->buffered_fd, to, p->bytes, p->file_off);
+        posix_fadvise(l->buffered_fd, (off_t)p->file_off, (off_t)p->bytes, POSIX_FADV_DONTNEED);
+    }
+    return n < 0 ? (int)n : (size_t)n < p->bytes ? -ENODATA : 0;
+}
+
+static int read_error(struct load *l, const struct piece *p, int rc)
+{
+    char name[128];
+    waste_container_tensor_name(l->model, p->tensor, name, sizeof(name));
+    if (rc == -ENODATA)
+        return waste_error_set(l->err, -EINVAL,
+                               "%s/" WASTE_TRUNK_FILE ": %s: file ends before byte %llu", l->dir,
+                               name, (unsigned long long)(p->file_off + p->bytes));
+    return waste_error_set(l->err, rc, "%s/" WASTE_TRUNK_FILE ": %s: reading at byte %llu: %s",
+                           l->dir, name, (unsigned long long)p->file_off, strerror(-rc));
+}
+
+static void *loader_main(void *arg)
+{
+    struct load *l = arg;
+    struct piece p;
+    uint8_t *buffer = aligned_alloc(DIRECT_ALIGN, l->buffer_bytes);
+    pthread_mutex_lock(&l->lock);
+    if (!buffer && !l->stop)
+        set_error(l, waste_error_set(l->err, -ENOMEM, "loading the trunk: out of memory"));
+    while (!l->stop && take_piece(l, &p)) {
+        uint64_t bad = 0;
+        pthread_mutex_unlock(&l->lock);
+        int rc = read_piece(l, &p, buffer);
+        bool finite = rc < 0 || all_finite(waste_model_tensor(l->model, p.tensor), &p,
+                                           l->base + p.data_off, &bad);
+        pthread_mutex_lock(&l->lock);
+        if (rc == 0 && finite) {
+            l->missing[p.tensor]--;
+            note_loaded(l->shm->control, p.bytes);
+            advance(l);
+        } else if (l->rc == 0) {
+            set_error(l, rc < 0 ? read_error(l, &p, rc) : bad_number(l, &p, bad));
+        }
+    }
+    l->running--;
+    pthread_cond_signal(&l->wake);
+    pthread_mutex_unlock(&l->lock);
+    free(buffer);
+    return NULL;
+}
+
+/* Waits for the loaders, ticking. Called with no loader's work of our own. */
+static void wait_for_loaders(struct load *l, bool (*tick)(void *), void *ctx)
+{
+    pthread_mutex_lock(&l->lock);
+    while (l->running > 0) {
+        struct timespec until;
+        pthread_mutex_unlock(&l->lock);
+        bool go_on = tick(ctx);
+        pthread_mutex_lock(&l->lock);
+        if (!go_on && l->rc == 0)
+            set_error(l, -ECANCELED);
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += TICK_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        if (l->running > 0)
+            pthread_cond_clockwait(&l->wake, &l->lock, CLOCK_MONOTONIC, &until);
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+static int open_trunk(struct load *l)
+{
+    char path[4096];
+    if (snprintf(path, sizeof(path), "%s/" WASTE_TRUNK_FILE, l->dir) >= (int)sizeof(path))
+        return waste_error_set(l->err, -ENAMETOOLONG, "the model directory's name is too long");
+    l->buffered_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (l->buffered_fd < 0)
+        return waste_error_set(l->err, -errno, "%s: %s", path, strerror(errno));
+    l->direct_fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    return 0;
+}
+
+/* What a dead reader left undone: every tensor past `done` starts anew. */
+static int plan_pieces(struct load *l, uint32_t done)
+{
+    uint64_t largest = 0, loaded = 0;
+    l->missing = calloc(l->model->tensor_count, sizeof(l->missing[0]));
+    if (!l->missing)
+        return waste_error_set(l->err, -ENOMEM, "loading the trunk: out of memory");
+    for (uint32_t id = 1; id < l->model->tensor_count; id++) {
+        const struct waste_tensor *t = waste_model_tensor(l->model, id);
+        if (!t->data)
+            continue;
+        if (id <= done) {
+            loaded += t->payload_bytes + scale_bytes(t);
+            continue;
+        }
+        l->missing[id] = pieces(t->payload_bytes) + pieces(scale_bytes(t));
+        largest = t->payload_bytes > largest ? t->payload_bytes : largest;
+        largest = scale_bytes(t) > largest ? scale_bytes(t) : largest;
+    }
+    /* relaxed: a statistic */
+    atomic_store_explicit(&l->shm->control->counter[WASTE_C_TRUNK_LOADED], loaded,
+                          memory_order_relaxed);
+    l->next.tensor = done + 1;
+    l->buffer_bytes = (size_t)waste_align_up(largest < PIECE ? largest : PIECE, DIRECT_ALIGN) +
+                      DIRECT_ALIGN; /* an unaligned piece touches one block more */
+    return 0;
+}
+
+static int load_tensors(struct load *l, bool (*tick)(void *), void *ctx)
+{
+    pthread_t thread[LOADERS];
+    uint32_t started = 0;
+    int rc = open_trunk(l);
+    if (rc < 0)
+        return rc;
+    for (; started < LOADERS; started++) {
+        pthread_mutex_lock(&l->lock);
+        l->running++;
+        pthread_mutex_unlock(&l->lock);
+        rc = pthread_create(&thread[started], NULL, loader_main, l);
+        if (rc != 0)
+            break;
+    }
+    if (started < LOADERS) {
+        pthread_mutex_lock(&l->lock);
+        l->running--;
+        if (started == 0)
+            set_error(l, waste_error_set(l->err, -rc, "starting a loader: %s", strerror(rc)));
+        pthread_mutex_unlock(&l->lock);
+    }
+    wait_for_loaders(l, tick, ctx);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    return l->rc;
+}
+
+/* f16 -> f32, subnormals read as zero (public readers do so, and logits depend on it). */
+static float codebook_value(uint32_t half)
+{
+    uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31;
+    uint32_t bits = exponent ? (exponent + 112) << 23 | (half & 0x3ffu) << 13 : 0;
+    float out;
+    bits |= sign;
+    memcpy(&out, &bits, sizeof(out));
+    return out;
+}
+
+static int expand_codebook(struct load *l, const uint8_t *book, uint32_t number)
+{
+    const struct waste_expert_format *x = &l->model->expert;
+    size_t values = (size_t)x->entries * WASTE_VEC_DIM;
+    float *out = (float *)(l->base + x->codebook_data) + number * values;
+    int rc = waste_codebook_check_header(x, book, number, l->err);
+    if (rc < 0)
+        return rc;
+    book += WASTE_CODEBOOK_HEADER;
+    for (size_t i = 0; i < values; i++) {
+        uint32_t half = book[2 * i] | (uint32_t)book[2 * i + 1] << 8;
+        if ((half & 0x7c00) == 0x7c00)
+            return waste_error_set(l->err, -EINVAL,
+                                   "%s/" WASTE_CODEBOOK_FILE ": codebook %u: entry %zu is not "
+                                   "finite",
+                                   l->dir, number, i / WASTE_VEC_DIM);
+        out[i] = codebook_value(half);
+    }
+    return 0;
+}
+
+static int load_codebooks(struct load *l, bool (*tick)(void *), void *ctx)
+{
+    const struct waste_expert_format *x = &l->model->expert;
+    size_t stride = (size_t)waste_codebook_bytes(x), batch = 64;
+    char path[4096];
+    int rc = 0;
+    uint8_t *books = malloc(batch * stride);
+    snprintf(path, sizeof(path), "%s/" WASTE_CODEBOOK_FILE, l->dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || !books) {
+        rc = waste_error_set(l->err, fd < 0 ? -errno : -ENOMEM, "%s: %s", path,
+                             strerror(fd < 0 ? errno : ENOMEM));
+        goto out;
+    }
+    for (uint32_t b = 0; b < x->codebooks && rc == 0; b++) {
+        size_t in_batch = b % batch;
+        if (in_batch == 0) {
+            size_t count = x->codebooks - b < batch ? x->codebooks - b : batch;
+            ssize_t n = read_range(fd, books, count * stride, b * stride);
+            if (n != (ssize_t)(count * stride))
+                rc = waste_error_set(l->err, n < 0 ? (int)n : -EINVAL,
+                                     "%s: codebook %u and after: %s", path, b,
+                                     n < 0 ? strerror((int)-n) : "file ends too early");
+            else
+                note_loaded(l->shm->control, (uint64_t)n);
+            if (rc == 0 && !tick(ctx))
+                rc = -ECANCELED;
+        }
+        if (rc == 0)
+            rc = expand_codebook(l, books + in_batch * stride, b);
+    }
+out:
+    if (fd >= 0)
+        close(fd);
+    free(books);
+    return rc;
+}
+
+static void finish_load(struct load *l)
+{
+    if (l->direct_fd >= 0)
+        close(l->direct_fd);
+    if (l->buffered_fd >= 0)
+        close(l->buffered_fd);
+    free(l->missing);
+    pthread_cond_destroy(&l->wake);
+    pthread_mutex_destroy(&l->lock);
+}
+
+/* Maps, loads, unmaps: nothing writable is left when it returns. */
+static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
+                     bool (*tick)(void *), void *ctx, struct waste_error *err)
+{
+    struct load l = {.shm = shm,
+                     .model = shm->model,
+                     .dir = dir,
+                     .err = err,
+                     .buffered_fd = -1,
+                     .direct_fd = -1};
+    struct waste_mapping map;
+    /* acquire: pairs with the release in advance() of a reader before us */
+    uint32_t done = atomic_load_explicit(&shm->control->trunk_tensors, memory_order_acquire);
+    int rc = waste_segment_map(trunk_fd, WASTE_SEG_TRUNK, true, &map);
+    if (rc < 0)
+        return waste_error_set(err, rc, "mapping the trunk segment: %s", strerror(-rc));
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.wake, NULL);
+    l.base = map.base;
+    if (map.bytes < l.model->trunk_bytes) {
+        rc = waste_error_set(err, -EINVAL, "trunk segment: size is %zu, must be %llu", map.bytes,
+                             (unsigned long long)l.model->trunk_bytes);
+        goto out;
+    }
+    if (done >= l.model->tensor_count)
+        done = 0; /* no value of ours: start over */
+    rc = plan_pieces(&l, done);
+    if (rc == 0)
+        rc = load_tensors(&l, tick, ctx);
+    if (rc == 0)
+        rc = load_codebooks(&l, tick, ctx);
+out:
+    finish_load(&l);
+    waste_segment_unmap(&map);
+    return rc;
+}
+
+static bool is_sealed(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_WRITE);
+}
+
+int waste_trunk_load(const struct waste_shm *shm, const char *dir, int trunk_fd,
+                     bool (*tick)(void *ctx), void *ctx, struct waste_error *err)
+{
+    struct waste_control *c = shm->control;
+    int rc = waste_container_recheck(dir, shm->model, err);
+    if (rc < 0)
+        return rc == -ESTALE ? -EINVAL : rc;
+    /* relaxed: only readers write it, and the last one is dead */
+    if (atomic_load_explicit(&c->trunk_ready, memory_order_relaxed))
+        return 0;
+    if (!is_sealed(trunk_fd)) { /* sealed: the last reader died between the seal and the word */
+        rc = load_into(shm, dir, trunk_fd, tick, ctx, err);
+        if (rc < 0)
+            return rc;
+        rc = waste_segment_seal(trunk_fd);
+        if (rc < 0)
+            return waste_error_set(err, rc, "sealing the trunk segment: %s", strerror(-rc));
+    }
+    /* release: pairs with the acquire of every stage that maps the trunk */
+    atomic_store_explicit(&c->trunk_ready, 1, memory_order_release);
+    return 0;
+}
