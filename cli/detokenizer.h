@@ -45,20 +45,42 @@ struct waste_text {
 int waste_text_add(struct waste_text *text, const char *data, size_t bytes); /* 0 or -ENOMEM */
 void waste_text_finish(struct waste_text *text);
 
-enum { WASTE_DETOK_DEPTH = 16, WASTE_DETOK_TAG = 32 };
+/* Control tokens that structure a reply. X(ROLE, text) */
+#define WASTE_CONTROLS(X)                                                                          \
+    X(OPEN, "<|open|>")                                                                            \
+    X(CLOSE, "<|close|>")                                                                          \
+    X(SEP, "<|sep|>")                                                                              \
+    X(END_OF_MSG, "<|end_of_msg|>")                                                                \
+    X(IM_SYSTEM, "<|im_system|>")                                                                  \
+    X(IM_USER, "<|im_user|>")                                                                      \
+    X(IM_ASSISTANT, "<|im_assistant|>")                                                            \
+    X(IM_MIDDLE, "<|im_middle|>")                                                                  \
+    X(IM_END, "<|im_end|>")                                                                        \
+    X(TOOLS_BEGIN, "<|tool_calls_section_begin|>")                                                 \
+    X(TOOLS_END, "<|tool_calls_section_end|>")
+
+#define WASTE_X(role, text) WASTE_CONTROL_##role,
+enum waste_control_token { WASTE_CONTROLS(WASTE_X) WASTE_CONTROL_COUNT };
+#undef WASTE_X
+
+enum {
+    WASTE_DETOK_DEPTH = 16, /* tags within each other; deeper ones count as their parents do */
+    WASTE_DETOK_NAME = 16,  /* bytes of a tag kept: enough for the names that matter */
+    WASTE_DETOK_TAG = 4096, /* a tag longer than this is damaged: what follows is text again */
+};
 
 struct waste_detokenizer {
     const struct waste_tokenizer *tokenizer;
     unsigned flags;
-    enum waste_channel channel; /* of the next text */
-    unsigned depth;             /* open tags; those beyond WASTE_DETOK_DEPTH are only counted */
-    uint8_t stack[WASTE_DETOK_DEPTH]; /* enum waste_channel of each */
-    uint8_t tag;                      /* inside a tag: which token began it */
-    uint8_t tag_bytes;
-    char tag_name[WASTE_DETOK_TAG];
-    uint8_t tail_bytes; /* of a character not complete yet */
+    enum waste_channel channel;                  /* of the next text */
+    unsigned depth;                              /* open tags */
+    enum waste_channel stack[WASTE_DETOK_DEPTH]; /* channel of each */
+    int tag; /* control token that began the tag at hand, or -1 */
+    unsigned tag_bytes;
+    char tag_name[WASTE_DETOK_NAME];
+    unsigned tail_bytes; /* of a character not complete yet */
     char tail[4];
-    int64_t control[16]; /* ids of the markup's control tokens, by role; -1 = not in this model */
+    int64_t control[WASTE_CONTROL_COUNT]; /* their ids; -1 = not in this model */
 };
 
 /* `tokenizer` must outlive it. Nothing to finish or free. */
