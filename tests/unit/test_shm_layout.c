@@ -1,11 +1,7 @@
 /* Sizes and offsets that two processes agree on, written out as numbers: a change here is a change
  * of WASTE_CONTROL_VERSION or WASTE_SESSION_VERSION. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/unit/cm.h"
 
 #include "shm/control.h"
 #include "shm/session.h"
