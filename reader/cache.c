@@ -1,0 +1,536 @@
+#include "reader/cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/segment.h"
+
+#define NONE WASTE_SLOT_NONE
+
+static uint32_t key_index(const struct waste_cache *c, uint32_t layer, uint32_t expert)
+{
+    return layer * c->experts + expert;
+}
+
+static bool key_exists(const struct waste_cache *c, uint64_t layer, uint64_t expert)
+{
+    const struct waste_model *m = c->shm->model;
+    if (layer >= m->config.layers)
+        return false;
+    const struct waste_layer *l = waste_model_layer(m, (uint32_t)layer);
+    return l->is_moe && expert < l->bank.experts && expert < c->experts;
+}
+
+static void set_directory(struct waste_cache *c, uint32_t key, uint32_t slot)
+{
+    c->slot_of[key] = slot;
+    /* release: pairs with compute's acquire load of the entry, which then sees at least the claim
+     * of this slot. It does not depend on it: pinning checks state and key in the slot itself. */
+    atomic_store_explicit(&c->shm->directory[key], slot, memory_order_release);
+}
+
+/* ---- places: free stack, predicted list, heap ---- */
+
+static void push_free(struct waste_cache *c, uint32_t slot)
+{
+    c->slot[slot].next = c->free;
+    c->free = slot;
+}
+
+static void unlink_predicted(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    *(s->prev == NONE ? &c->first_predicted : &c->slot[s->prev].next) = s->next;
+    *(s->next == NONE ? &c->last_predicted : &c->slot[s->next].prev) = s->prev;
+    c->predicted--;
+}
+
+static void link_predicted(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    s->prev = c->last_predicted;
+    s->next = NONE;
+    *(s->prev == NONE ? &c->first_predicted : &c->slot[s->prev].next) = slot;
+    c->last_predicted = slot;
+    c->predicted++;
+}
+
+/* Takes a READY slot out of the list or the heap, whichever has it. */
+static void displace(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    if (s->held)
+        return;
+    if (s->predicted)
+        unlink_predicted(c, slot);
+    else
+        waste_policy_remove(&c->policy, slot);
+}
+
+/* Puts a READY slot where its flags say. */
+static void settle(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    if (s->held)
+        return;
+    if (s->predicted)
+        link_predicted(c, slot);
+    else
+        waste_policy_add(&c->policy, slot, key_index(c, s->layer, s->expert));
+}
+
+static void forget_prediction(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    if (s->state != WASTE_SLOT_READY || s->held) {
+        s->predicted = 0;
+        return;
+    }
+    displace(c, slot);
+    s->predicted = 0;
+    settle(c, slot);
+}
+
+/* ---- moves of the slot word ---- */
+
+/* FAILED -> EMPTY; the directory forgets the expert first, so that compute, once it sees EMPTY,
+ * finds no way back to this slot. */
+static void release_failed(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    uint32_t key = key_index(c, s->layer, s->expert);
+    if (c->slot_of[key] == slot)
+        set_directory(c, key, NONE);
+    struct waste_slot *shared = &c->shm->slot[slot];
+    /* relaxed: only this process moves a FAILED slot */
+    uint64_t word = atomic_load_explicit(&shared->word, memory_order_relaxed);
+    if (!waste_slot_empty(shared, word))
+        atomic_store_explicit(&shared->word, (word | 0xffffffffu) - 0xffffffffu,
+                              memory_order_release);
+    s->state = WASTE_SLOT_EMPTY;
+    s->predicted = s->prefetched = 0;
+    push_free(c, slot);
+}
+
+/* The word of a slot that this side knows as READY, EMPTY or about to be claimed; repairs nonsense
+ * (a stray write of another process) to EMPTY of the same generation. */
+static uint64_t sane_word(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_slot *shared = &c->shm->slot[slot];
+    /* acquire: pairs with the release of compute's unpin, so its reads of the data are over before
+     * the claim that follows lets a device write there */
+    uint64_t word = atomic_load_explicit(&shared->word, memory_order_acquire);
+    if (waste_slot_valid(word) && waste_slot_state(word) == c->slot[slot].state)
+        return word;
+    word &= ~UINT64_C(0xffffffff);
+    atomic_store_explicit(&shared->word, word, memory_order_release);
+    return word;
+}
+
+/*
+ * EMPTY or READY -> READING for a new expert. The order: claim (from here on nobody can pin the
+ * old expert), old directory entry away, new entry in, then the read. False if compute has it
+ * pinned.
+ */
+static bool claim(struct waste_cache *c, uint32_t slot, uint32_t layer, uint32_t expert)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    uint64_t word = sane_word(c, slot);
+    if (!waste_slot_claim(&c->shm->slot[slot], word, waste_slot_key(layer, expert)))
+        return false;
+    if (s->state == WASTE_SLOT_READY) {
+        uint32_t old = key_index(c, s->layer, s->expert);
+        if (c->slot_of[old] == slot)
+            set_directory(c, old, NONE);
+        waste_count(c->shm->control, WASTE_C_EVICTIONS, 1);
+    }
+    *s = (struct waste_cache_slot){
+        .layer = layer, .expert = expert, .state = WASTE_SLOT_READING, .prev = NONE, .next = NONE};
+    set_directory(c, key_index(c, layer, expert), slot);
+    return true;
+}
+
+/* The next candidate for a read, out of its place; NONE if there is none. */
+static uint32_t candidate(struct waste_cache *c, bool demand)
+{
+    uint32_t slot = c->free;
+    if (slot != NONE) {
+        c->free = c->slot[slot].next;
+        return slot;
+    }
+    slot = waste_policy_victim(&c->policy);
+    if (slot == WASTE_POLICY_NONE)
+        slot = demand ? c->last_predicted : NONE; /* the one needed last */
+    if (slot != NONE)
+        displace(c, slot);
+    return slot;
+}
+
+/* A slot READING for this expert, or NONE. Pinned victims are passed over and put back. */
+static uint32_t take_slot(struct waste_cache *c, uint32_t layer, uint32_t expert, bool demand)
+{
+    uint32_t refused = NONE, slot;
+    while ((slot = candidate(c, demand)) != NONE) {
+        if (claim(c, slot, layer, expert))
+            break;
+        c->slot[slot].next = refused;
+        refused = slot;
+    }
+    while (refused != NONE) {
+        uint32_t next = c->slot[refused].next;
+        if (c->slot[refused].state == WASTE_SLOT_READY)
+            settle(c, refused);
+        else
+            push_free(c, refused);
+        refused = next;
+    }
+    return slot;
+}
+
+/* ---- demand ---- */
+
+int waste_cache_check(const struct waste_cache *c, const struct waste_want *want,
+                      uint32_t max_count)
+{
+    if (want->count == 0 || want->count > max_count)
+        return -EINVAL;
+    for (uint32_t i = 0; i < want->count; i++)
+        if (!key_exists(c, want->layer, want->expert[i]))
+            return -EINVAL;
+    return 0;
+}
+
+static bool passed(const struct waste_cache *c, uint64_t step, uint32_t layer)
+{
+    return c->any_demand && (step < c->step || (step == c->step && layer <= c->layer));
+}
+
+/* The slots of the record before: back among the others. */
+static void release_held(struct waste_cache *c)
+{
+    for (uint32_t i = 0; i < c->held_count; i++) {
+        uint32_t slot = c->held[i];
+        struct waste_cache_slot *s = &c->slot[slot];
+        s->held = 0;
+        if (s->state == WASTE_SLOT_READY)
+            settle(c, slot);
+        else if (s->state == WASTE_SLOT_FAILED)
+            release_failed(c, slot);
+    }
+    c->held_count = 0;
+}
+
+/* Predictions whose layer has come. All of them when the step went back: another conversation. */
+static void expire_predictions(struct waste_cache *c, bool all)
+{
+    while (c->first_predicted != NONE) {
+        struct waste_cache_slot *s = &c->slot[c->first_predicted];
+        if (!all && !passed(c, s->for_step, s->layer))
+            break;
+        forget_prediction(c, c->first_predicted);
+    }
+}
+
+static void hold(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    if (s->state == WASTE_SLOT_READY)
+        displace(c, slot);
+    s->held = 1;
+    s->predicted = 0;
+    c->held[c->held_count++] = slot;
+    /* relaxed: only a later incarnation of the reader, and observers, look at it */
+    atomic_store_explicit(&c->shm->slot[slot].last_used, c->clock, memory_order_relaxed);
+}
+
+/* One expert of the new record. */
+static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert)
+{
+    struct waste_control *control = c->shm->control;
+    uint32_t key = key_index(c, layer, expert), slot = c->slot_of[key];
+    if (slot != NONE && c->slot[slot].held)
+        return; /* twice in one record */
+    if (slot != NONE) {
+        struct waste_cache_slot *s = &c->slot[slot];
+        if (s->prefetched)
+            waste_count(control, WASTE_C_PREFETCH_USED, 1);
+        if (s->prefetched && s->state == WASTE_SLOT_READING)
+            c->prefetch_reading--; /* a demand from now on */
+        s->prefetched = 0;
+        waste_count(control, s->state == WASTE_SLOT_READY ? WASTE_C_HITS : WASTE_C_MISSES, 1);
+        hold(c, slot);
+    } else {
+        for (uint32_t i = 0; i < c->wanted_count; i++)
+            if (c->wanted[i] == expert)
+                return;
+        waste_count(control, WASTE_C_MISSES, 1);
+        c->wanted[c->wanted_count++] = expert;
+    }
+    waste_policy_used(&c->policy, key, c->clock);
+}
+
+void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
+{
+    release_held(c); /* a FAILED slot of the record before becomes EMPTY here: asked again, read
+                        again */
+    bool went_back = c->any_demand && want->step < c->step;
+    c->any_demand = true;
+    c->step = want->step;
+    c->layer = want->layer;
+    c->clock++;
+    c->wanted_next = c->wanted_count = 0;
+    for (uint32_t i = 0; i < want->count; i++)
+        demand_expert(c, want->layer, want->expert[i]);
+    expire_predictions(c, went_back);
+    waste_count(c->shm->control, WASTE_C_DEMAND_RECORDS, 1);
+}
+
+/* ---- prefetch ---- */
+
+static void drop_wish(struct waste_cache *c)
+{
+    waste_count(c->shm->control, WASTE_C_PREFETCH_DROPPED, 1);
+}
+
+/* An expert that is here, or on its way, and was predicted: keep it until its layer has come. */
+static void protect(struct waste_cache *c, uint32_t slot, uint64_t step)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    if (s->held || s->state == WASTE_SLOT_FAILED)
+        return;
+    if (s->state == WASTE_SLOT_READY)
+        displace(c, slot);
+    s->predicted = 1;
+    s->for_step = step;
+    if (s->state == WASTE_SLOT_READY)
+        settle(c, slot);
+    while (c->predicted > c->predicted_limit)
+        forget_prediction(c, c->first_predicted);
+}
+
+void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want)
+{
+    for (uint32_t i = 0; i < want->count; i++) {
+        uint32_t slot = c->slot_of[key_index(c, want->layer, want->expert[i])];
+        if (passed(c, want->step, want->layer)) {
+            drop_wish(c);
+        } else if (slot != NONE) {
+            protect(c, slot, want->step);
+            drop_wish(c);
+        } else if (c->wish_in - c->wish_out == WASTE_CACHE_PREFETCH_QUEUE) {
+            drop_wish(c);
+        } else {
+            c->wish[c->wish_in++ % WASTE_CACHE_PREFETCH_QUEUE] =
+                (struct waste_cache_wish){want->step, want->layer, want->expert[i]};
+        }
+    }
+}
+
+/* Reads for the oldest wishes that are still worth it. */
+static uint32_t plan_prefetch(struct waste_cache *c, struct waste_cache_read *out, uint32_t room)
+{
+    uint32_t n = 0;
+    while (c->wish_out < c->wish_in) {
+        struct waste_cache_wish w = c->wish[c->wish_out % WASTE_CACHE_PREFETCH_QUEUE];
+        uint32_t slot = c->slot_of[key_index(c, w.layer, w.expert)];
+        bool late = passed(c, w.step, w.layer);
+        if (!late && slot == NONE && (n == room || c->prefetch_reading >= c->prefetch_limit))
+            break;
+        c->wish_out++;
+        if (!late && slot != NONE)
+            protect(c, slot, w.step);
+        if (late || slot != NONE || (slot = take_slot(c, w.layer, w.expert, false)) == NONE) {
+            drop_wish(c);
+            continue;
+        }
+        struct waste_cache_slot *s = &c->slot[slot];
+        s->prefetched = s->predicted = 1;
+        s->for_step = w.step;
+        c->prefetch_reading++;
+        waste_count(c->shm->control, WASTE_C_PREFETCHED, 1);
+        out[n++] = (struct waste_cache_read){slot, w.layer, w.expert, false};
+    }
+    return n;
+}
+
+uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, uint32_t room)
+{
+    uint32_t n = 0;
+    while (n < room && waste_cache_wanting(c)) {
+        uint32_t expert = c->wanted[c->wanted_next];
+        uint32_t slot = take_slot(c, c->layer, expert, true);
+        if (slot == NONE)
+            return n; /* all pinned or being read: an unpin or the end of a read goes on from here
+                       */
+        c->wanted_next++;
+        hold(c, slot);
+        out[n++] = (struct waste_cache_read){slot, c->layer, expert, true};
+    }
+    return n + plan_prefetch(c, out + n, room - n);
+}
+
+/* ---- ends of reads ---- */
+
+static void end_read(struct waste_cache *c, uint32_t slot)
+{
+    if (c->slot[slot].prefetched)
+        c->prefetch_reading--;
+}
+
+void waste_cache_ready(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    end_read(c, slot);
+    s->state = WASTE_SLOT_READY;
+    /* the record's bytes and the key are in place; the release in here publishes them */
+    waste_slot_publish(&c->shm->slot[slot]);
+    if (s->predicted && passed(c, s->for_step, s->layer))
+        s->predicted = 0;
+    settle(c, slot);
+    while (c->predicted > c->predicted_limit)
+        forget_prediction(c, c->first_predicted);
+}
+
+void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_error error,
+                        uint32_t detail)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    end_read(c, slot);
+    s->state = WASTE_SLOT_FAILED;
+    waste_slot_fail(&c->shm->slot[slot], error, detail);
+    if (!s->held)
+        release_failed(c, slot); /* nobody waits for it: demand, when it comes, reads it again */
+}
+
+/* ---- start ---- */
+
+/* A slot as a dead incarnation left it: true if it can be kept. */
+static bool keep_slot(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_slot *shared = &c->shm->slot[slot];
+    struct waste_cache_slot *s = &c->slot[slot];
+    /* acquire: pairs with the dead reader's publish */
+    uint64_t word = atomic_load_explicit(&shared->word, memory_order_acquire);
+    uint64_t key = atomic_load_explicit(&shared->key, memory_order_relaxed);
+    if (!waste_slot_valid(word) || waste_slot_state(word) != WASTE_SLOT_READY)
+        return false;
+    if (!key_exists(c, key >> 32, key & UINT32_MAX))
+        return false;
+    s->layer = (uint32_t)(key >> 32);
+    s->expert = (uint32_t)key;
+    uint32_t index = key_index(c, s->layer, s->expert);
+    if (c->slot_of[index] != NONE)
+        return false; /* a second copy */
+    c->slot_of[index] = slot;
+    s->state = WASTE_SLOT_READY;
+    uint64_t used = atomic_load_explicit(&shared->last_used, memory_order_relaxed);
+    if (used > c->clock && used < UINT64_MAX / 2)
+        c->clock = used;
+    return true;
+}
+
+static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
+                      struct waste_cache_repair *repair)
+{
+    struct waste_slot *shared = &c->shm->slot[slot];
+    uint64_t word = atomic_load_explicit(&shared->word, memory_order_acquire);
+    c->slot[slot].state = WASTE_SLOT_EMPTY;
+    if (waste_slot_valid(word) && waste_slot_state(word) == WASTE_SLOT_EMPTY)
+        return 0;
+    if (waste_slot_state(word) == WASTE_SLOT_READING || !waste_slot_valid(word)) {
+        /* the supervisor should have done this: a read of the dead process may still be running,
+         * and its late bytes must not land in pages that are used again */
+        uint64_t bytes = c->shm->control->slot_bytes;
+        int rc = cache_fd < 0 ? 0 : waste_segment_punch(cache_fd, slot * bytes, bytes);
+        if (rc < 0)
+            return rc;
+        repair->punched++;
+    } else {
+        repair->emptied++;
+    }
+    /* also over pins: they are on a slot that nobody could have used (a second copy, an unknown
+     * key), or FAILED; compute's unpin leaves a word without pins alone */
+    atomic_store_explicit(&shared->word, word & ~UINT64_C(0xffffffff), memory_order_release);
+    return 0;
+}
+
+static int rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_repair *repair)
+{
+    uint32_t keys = c->shm->model->config.layers * c->experts;
+    memset(repair, 0, sizeof(*repair));
+    for (uint32_t i = 0; i < keys; i++)
+        c->slot_of[i] = NONE;
+    for (uint32_t slot = c->slots; slot-- > 0;) {
+        if (keep_slot(c, slot)) {
+            repair->kept++;
+            continue;
+        }
+        int rc = empty_slot(c, slot, cache_fd, repair);
+        if (rc < 0)
+            return rc;
+        push_free(c, slot);
+    }
+    for (uint32_t slot = 0; slot < c->slots; slot++) {
+        struct waste_cache_slot *s = &c->slot[slot];
+        if (s->state != WASTE_SLOT_READY)
+            continue;
+        uint64_t used = atomic_load_explicit(&c->shm->slot[slot].last_used, memory_order_relaxed);
+        waste_policy_used(&c->policy, key_index(c, s->layer, s->expert),
+                          used <= c->clock ? used : 0);
+        settle(c, slot);
+    }
+    /* only entries that are wrong are touched: compute may be looking at the others right now */
+    for (uint32_t i = 0; i < keys; i++) {
+        if (atomic_load_explicit(&c->shm->directory[i], memory_order_relaxed) == c->slot_of[i])
+            continue;
+        set_directory(c, i, c->slot_of[i]);
+        repair->directory++;
+    }
+    return 0;
+}
+
+int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_t prefetch_limit,
+                     int cache_fd, struct waste_cache_repair *repair)
+{
+    const struct waste_config *config = &shm->model->config;
+    memset(c, 0, sizeof(*c));
+    c->shm = shm;
+    c->slots = shm->control->slot_count;
+    c->experts = config->experts;
+    c->top_k = config->top_k;
+    c->free = c->first_predicted = c->last_predicted = NONE;
+    if (c->top_k == 0 || c->slots / 2 < c->top_k)
+        return -EINVAL;
+    /* newest demand: top_k; obtainable for the next one: top_k; the rest may be prefetch reads */
+    uint32_t spare = c->slots - 2 * c->top_k;
+    c->prefetch_limit = prefetch_limit < spare ? prefetch_limit : spare;
+    c->predicted_limit = spare / 2 + 1;
+    uint32_t moe = 0, keys = config->layers * config->experts;
+    for (uint32_t l = 0; l < config->layers; l++)
+        moe += waste_model_layer(shm->model, l)->is_moe;
+    int rc = waste_policy_init(&c->policy, c->slots, keys, WASTE_CACHE_HALF_LIFE_TOKENS * moe);
+    if (rc < 0)
+        return rc;
+    c->slot = calloc(c->slots, sizeof(*c->slot));
+    c->slot_of = malloc(keys * sizeof(*c->slot_of));
+    c->wanted = malloc(c->top_k * sizeof(*c->wanted));
+    c->held = malloc(c->top_k * sizeof(*c->held));
+    c->wish = malloc(WASTE_CACHE_PREFETCH_QUEUE * sizeof(*c->wish));
+    rc = c->slot && c->slot_of && c->wanted && c->held && c->wish ? rebuild(c, cache_fd, repair)
+                                                                  : -ENOMEM;
+    if (rc < 0)
+        waste_cache_finish(c);
+    return rc;
+}
+
+void waste_cache_finish(struct waste_cache *c)
+{
+    waste_policy_finish(&c->policy);
+    free(c->slot);
+    free(c->slot_of);
+    free(c->wanted);
+    free(c->held);
+    free(c->wish);
+    memset(c, 0, sizeof(*c));
+}

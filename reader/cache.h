@@ -1,0 +1,117 @@
+/*
+ * The expert cache: which slot holds which expert, which one is given up, what is read next.
+ *
+ * Decides, does no I/O. The owner feeds it demand and prefetch records, asks it for reads
+ * (waste_cache_plan), and tells it how each read ended. Every slot word and directory entry that
+ * the reader ever moves is moved here. What another process could have overwritten is only read
+ * where it must be (the slot word); keys and places are remembered locally. One thread.
+ *
+ * Where a slot is, seen from here:
+ *
+ *     free        EMPTY, on the stack of free slots
+ *     reading     READING
+ *     held        READY or FAILED, asked for by the newest demand record; never a victim
+ *     predicted   READY, asked for by a prefetch whose layer has not come yet: a victim for demand
+ *                 when nothing else is left, never for another prefetch
+ *     evictable   READY, in the policy's heap
+ */
+#ifndef WASTE_READER_CACHE_H
+#define WASTE_READER_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "reader/policy.h"
+#include "shm/control.h"
+
+/* Half of a demand's weight is gone after this many tokens. */
+#define WASTE_CACHE_HALF_LIFE_TOKENS 8.0
+
+enum { WASTE_CACHE_PREFETCH_QUEUE = 2048 };
+
+struct waste_cache_slot {
+    uint32_t layer, expert;
+    uint8_t state;       /* enum waste_slot_state, as this side knows it */
+    uint8_t held;        /* asked for by the newest demand record */
+    uint8_t predicted;   /* in, or when its read ends to be put into, the list of predicted slots */
+    uint8_t prefetched;  /* read for a prediction and not demanded since */
+    uint64_t for_step;   /* predicted: of the newest prediction */
+    uint32_t prev, next; /* list of predicted slots; stack of free slots (next) */
+};
+
+struct waste_cache_wish {
+    uint64_t step;
+    uint32_t layer, expert;
+};
+
+struct waste_cache {
+    const struct waste_shm *shm;
+    uint32_t slots, experts, top_k;
+    uint32_t prefetch_limit; /* prefetch reads in flight; leaves top_k slots for demand */
+    struct waste_policy policy;
+    struct waste_cache_slot *slot; /* [slots] */
+    uint32_t *slot_of;             /* [layers * experts], this side's copy of the directory */
+    uint32_t free, first_predicted, last_predicted;
+    uint32_t predicted, predicted_limit;
+    uint32_t prefetch_reading;
+    uint64_t clock; /* demand records taken; goes on where the last incarnation's slots end */
+    /* newest demand record; no slot yet: [wanted_next, wanted_count) */
+    bool any_demand;
+    uint64_t step;
+    uint32_t layer, wanted_count, wanted_next;
+    uint32_t *wanted;              /* [top_k] experts to read */
+    uint32_t held_count;           /* slots with the held flag */
+    uint32_t *held;                /* [top_k] */
+    uint64_t wish_in, wish_out;    /* prefetch queue, oldest first */
+    struct waste_cache_wish *wish; /* [WASTE_CACHE_PREFETCH_QUEUE] */
+};
+
+struct waste_cache_read {
+    uint32_t slot, layer, expert;
+    bool demand;
+};
+
+struct waste_cache_repair {
+    uint32_t kept;      /* READY slots found in order */
+    uint32_t emptied;   /* READY with no usable key, FAILED or nonsense: now EMPTY */
+    uint32_t punched;   /* READING: pages thrown away, now EMPTY */
+    uint32_t directory; /* entries that pointed to something else */
+};
+
+/*
+ * prefetch_limit: prefetch reads in flight at most; lowered so that top_k slots can always be had
+ * for demand. Takes what is in the slots and the directory as the last incarnation left it and
+ * repairs it; cache_fd, if not negative, is the segment of the slots, to punch. 0, -ENOMEM, -EINVAL
+ * (fewer than 2 * top_k slots) or what punching said.
+ */
+int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_t prefetch_limit,
+                     int cache_fd, struct waste_cache_repair *repair);
+void waste_cache_finish(struct waste_cache *c);
+
+/* 0 if the record is one the model allows: a MoE layer, 1..top_k experts that exist; else -EINVAL.
+ * Prefetch records may be `max_count` long instead of top_k. */
+int waste_cache_check(const struct waste_cache *c, const struct waste_want *want,
+                      uint32_t max_count);
+
+/* Takes a checked demand record. The one before it must have found all its slots
+ * (!waste_cache_wanting). */
+void waste_cache_demand(struct waste_cache *c, const struct waste_want *want);
+
+/* Experts of the newest demand that have no slot yet. */
+static inline bool waste_cache_wanting(const struct waste_cache *c)
+{
+    return c->wanted_next < c->wanted_count;
+}
+
+/* Takes a checked prefetch record; most likely experts first. */
+void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want);
+
+/* Claims slots for up to `room` reads, demand before prefetch. Returns how many. */
+uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, uint32_t room);
+
+/* A planned read has ended: the record is in the slot and checked; or it will never be. */
+void waste_cache_ready(struct waste_cache *c, uint32_t slot);
+void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_error error,
+                        uint32_t detail);
+
+#endif

@@ -1,0 +1,201 @@
+#include "reader/fetch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* One try after 1, 5 and 25 ms: a bus reset or a stray bit is over by then, a broken disk is not.
+ */
+enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 1000, DIRECT_ALIGN = 4096 };
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+int waste_fetch_init(struct waste_fetch *f, const struct waste_shm *shm, struct waste_cache *cache,
+                     struct waste_banks *banks, struct waste_io *io, uint8_t *base)
+{
+    uint32_t slots = cache->slots;
+    memset(f, 0, sizeof(*f));
+    f->shm = shm;
+    f->cache = cache;
+    f->banks = banks;
+    f->io = io;
+    f->base = base;
+    f->read = calloc(slots, sizeof(*f->read));
+    f->waiting = malloc(slots * sizeof(*f->waiting));
+    f->plan = malloc(io->depth * sizeof(*f->plan));
+    f->done = malloc(io->depth * sizeof(*f->done));
+    if (f->read && f->waiting && f->plan && f->done)
+        return 0;
+    waste_fetch_finish(f);
+    return -ENOMEM;
+}
+
+void waste_fetch_finish(struct waste_fetch *f)
+{
+    free(f->read);
+    free(f->waiting);
+    free(f->plan);
+    free(f->done);
+    memset(f, 0, sizeof(*f));
+}
+
+/* Queues what is missing of this slot's record, or puts it on the waiting list. */
+static void ask(struct waste_fetch *f, uint32_t slot, uint64_t due_ns)
+{
+    struct waste_fetch_read *r = &f->read[slot];
+    uint64_t record = f->shm->model->expert.record_bytes;
+    struct waste_io_read read = {
+        .tag = slot,
+        .file = f->banks->of_layer[r->layer],
+        .off = r->expert * record + r->done,
+        .data = f->base + slot * f->shm->control->slot_bytes + r->done,
+        .bytes = (uint32_t)record - r->done,
+        .buffer = slot,
+    };
+    r->due_ns = due_ns;
+    if (due_ns > 0 || !f->io->ops->queue(f->io, &read))
+        f->waiting[f->waiting_count++] = slot;
+}
+
+static void log_failure(struct waste_fetch *f, const struct waste_fetch_read *r, uint32_t error,
+                        uint32_t detail, bool final)
+{
+    static const char *const text[] = {
+        [WASTE_SLOT_OK] = "nothing",
+        [WASTE_SLOT_EIO] = "read error",
+        [WASTE_SLOT_SHORT] = "the file ends inside the record",
+        [WASTE_SLOT_BAD_HEADER] = "the record's header is not what the manifest says",
+        [WASTE_SLOT_BAD_CRC] = "the record's checksum is wrong",
+    };
+    const struct waste_bank *bank = &waste_model_layer(f->shm->model, r->layer)->bank;
+    struct waste_log *log = &f->shm->control->log[WASTE_STAGE_READER];
+    waste_log_write(log, final ? WASTE_LOG_ERROR : WASTE_LOG_WARNING,
+                    "%s: layer %u, expert %u: %s%s%s, %s", bank->file, r->layer, r->expert,
+                    text[error], detail ? ": " : "", detail ? strerror((int)detail) : "",
+                    final ? "given up" : "trying again");
+}
+
+static void failed_try(struct waste_fetch *f, uint32_t slot, uint32_t error, uint32_t detail)
+{
+    struct waste_fetch_read *r = &f->read[slot];
+    r->tries++;
+    if (r->tries < WASTE_FETCH_TRIES) {
+        uint64_t pause = FIRST_PAUSE_NS;
+        for (uint32_t i = 1; i < r->tries; i++)
+            pause *= PAUSE_GROWS;
+        waste_count(f->shm->control, WASTE_C_READ_RETRIES, 1);
+        if (r->tries == 1)
+            log_failure(f, r, error, detail, false);
+        r->done = 0;
+        ask(f, slot, now_ns() + pause);
+        return;
+    }
+    waste_count(f->shm->control, WASTE_C_READ_FAILURES, 1);
+    log_failure(f, r, error, detail, true);
+    waste_cache_failed(f->cache, slot, (enum waste_slot_error)error, detail);
+    waste_bell_ring(&f->shm->control->compute_bell);
+}
+
+static void stalled(struct waste_fetch *f, uint32_t slot, uint32_t error, uint32_t detail)
+{
+    if (f->read[slot].stalls++ < MAX_STALLS)
+        ask(f, slot, 0);
+    else
+        failed_try(f, slot, error, detail);
+}
+
+/* The whole record is in the slot: check it and let compute have it. */
+static void complete(struct waste_fetch *f, uint32_t slot)
+{
+    const struct waste_model *model = f->shm->model;
+    const struct waste_fetch_read *r = &f->read[slot];
+    const uint8_t *record = f->base + slot * f->shm->control->slot_bytes;
+    uint32_t error = waste_record_check_header(model, r->layer, r->expert, record);
+    if (error == WASTE_SLOT_OK && f->shm->control->options.verify)
+        error = waste_record_check_crc(model, record);
+    if (error != WASTE_SLOT_OK) {
+        failed_try(f, slot, error, 0);
+        return;
+    }
+    waste_count(f->shm->control, WASTE_C_READS, 1);
+    waste_cache_ready(f->cache, slot);
+    waste_bell_ring(&f->shm->control->compute_bell);
+}
+
+static void result(struct waste_fetch *f, uint32_t slot, int32_t n)
+{
+    struct waste_fetch_read *r = &f->read[slot];
+    uint32_t file = f->banks->of_layer[r->layer],
+             left = f->shm->model->expert.record_bytes - r->done;
+    if (n == -EINTR || n == -EAGAIN) {
+        stalled(f, slot, WASTE_SLOT_EIO, (uint32_t)-n);
+    } else if (n == -EINVAL && waste_banks_drop_direct(f->banks, file)) {
+        ask(f, slot, 0); /* O_DIRECT was granted at open and is refused now */
+    } else if (n < 0) {
+        failed_try(f, slot, WASTE_SLOT_EIO, (uint32_t)-n);
+    } else if (n == 0 || (uint32_t)n > left) {
+        failed_try(f, slot, WASTE_SLOT_SHORT, 0);
+    } else if ((uint32_t)n == left) {
+        waste_count(f->shm->control, WASTE_C_BYTES_READ, (uint32_t)n);
+        r->done += (uint32_t)n;
+        complete(f, slot);
+    } else {
+        /* O_DIRECT goes on at a block only; reading a part of one again is harmless otherwise */
+        uint32_t whole = (uint32_t)n / DIRECT_ALIGN * DIRECT_ALIGN;
+        waste_count(f->shm->control, WASTE_C_BYTES_READ, whole);
+        r->done += whole;
+        if (whole > 0)
+            ask(f, slot, 0);
+        else
+            stalled(f, slot, WASTE_SLOT_SHORT, 0);
+    }
+}
+
+/* Waiting reads whose time has come. */
+static void resume(struct waste_fetch *f)
+{
+    uint64_t now = f->waiting_count ? now_ns() : 0;
+    for (uint32_t n = f->waiting_count; n-- > 0;) {
+        uint32_t slot = f->waiting[n];
+        if (f->read[slot].due_ns > now || f->io->in_flight == f->io->depth)
+            continue;
+        f->waiting[n] = f->waiting[--f->waiting_count];
+        ask(f, slot, 0);
+    }
+}
+
+int waste_fetch_pump(struct waste_fetch *f, bool fresh)
+{
+    resume(f);
+    uint32_t busy = waste_fetch_pending(f), depth = f->io->depth;
+    uint32_t n = fresh && busy < depth ? waste_cache_plan(f->cache, f->plan, depth - busy) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct waste_cache_read *p = &f->plan[i];
+        f->read[p->slot] = (struct waste_fetch_read){.layer = p->layer, .expert = p->expert};
+        ask(f, p->slot, 0);
+    }
+    return f->io->ops->submit(f->io);
+}
+
+uint32_t waste_fetch_reap(struct waste_fetch *f)
+{
+    uint32_t n = f->io->ops->reap(f->io, f->done, f->io->depth);
+    for (uint32_t i = 0; i < n; i++)
+        result(f, f->done[i].tag, f->done[i].result);
+    return n;
+}
+
+uint64_t waste_fetch_due_ns(const struct waste_fetch *f)
+{
+    uint64_t due = UINT64_MAX;
+    for (uint32_t i = 0; i < f->waiting_count; i++)
+        if (f->read[f->waiting[i]].due_ns < due)
+            due = f->read[f->waiting[i]].due_ns;
+    return due;
+}

@@ -1,0 +1,60 @@
+/*
+ * The life of one read: from a slot the cache has claimed to a record that has been checked.
+ *
+ * A read that comes back short goes on where it stopped; EINTR and EAGAIN are asked again; EIO, the
+ * end of the file and a record that fails its checks are tried again after a pause that grows, and
+ * then the slot FAILS with a reason and a line in the log. One thread.
+ */
+#ifndef WASTE_READER_FETCH_H
+#define WASTE_READER_FETCH_H
+
+#include "reader/banks.h"
+#include "reader/cache.h"
+#include "reader/io.h"
+
+enum { WASTE_FETCH_TRIES = 4 }; /* in all */
+
+struct waste_fetch_read {
+    uint32_t layer, expert;
+    uint32_t done;   /* bytes of the record that are there */
+    uint16_t tries;  /* that failed */
+    uint16_t stalls; /* results that brought nothing: EINTR, EAGAIN, too little for O_DIRECT */
+    uint64_t due_ns; /* in the waiting list: not before this time */
+};
+
+struct waste_fetch {
+    const struct waste_shm *shm;
+    struct waste_cache *cache;
+    struct waste_banks *banks;
+    struct waste_io *io;
+    uint8_t *base;                 /* of the cache segment */
+    struct waste_fetch_read *read; /* [slots], of slots that are READING */
+    struct waste_cache_read *plan; /* [depth] */
+    struct waste_io_done *done;    /* [depth] */
+    uint32_t *waiting;             /* [slots] reads that pause or found the backend full */
+    uint32_t waiting_count;
+};
+
+/* Everything passed in must outlive it. 0 or -ENOMEM. */
+int waste_fetch_init(struct waste_fetch *f, const struct waste_shm *shm, struct waste_cache *cache,
+                     struct waste_banks *banks, struct waste_io *io, uint8_t *base);
+void waste_fetch_finish(struct waste_fetch *f);
+
+/* Starts what the cache wants read (`fresh`) and what has paused long enough, as one batch. 0, or
+ * -errno when the backend is broken. */
+int waste_fetch_pump(struct waste_fetch *f, bool fresh);
+
+/* Takes results; slots turn READY or FAILED and compute's bell rings. Returns how many results
+ * there were. */
+uint32_t waste_fetch_reap(struct waste_fetch *f);
+
+/* Reads that are not over. */
+static inline uint32_t waste_fetch_pending(const struct waste_fetch *f)
+{
+    return f->io->in_flight + f->waiting_count;
+}
+
+/* When the next pause ends (CLOCK_MONOTONIC), UINT64_MAX: nobody pauses. */
+uint64_t waste_fetch_due_ns(const struct waste_fetch *f);
+
+#endif

@@ -1,0 +1,270 @@
+#include "reader/service.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SPIN_NS = 15000,         /* look around before going to sleep: a wake-up costs about as much */
+    BEAT_NS = 100000000,     /* sleep at most: the heartbeat */
+    UNPIN_POLL_NS = 1000000, /* demand waits for a slot: an unpin rings no bell */
+    PREFETCH_READS = 8,      /* in flight at most; demand that comes has to share the drive */
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static struct waste_stage *stage(const struct waste_service *s)
+{
+    return &s->shm.control->stage[WASTE_STAGE_READER];
+}
+
+static struct waste_log *log_of(const struct waste_service *s)
+{
+    return &s->shm.control->log[WASTE_STAGE_READER];
+}
+
+bool waste_service_stopping(const struct waste_service *s)
+{
+    /* relaxed: a flag; the supervisor rings the bell behind it */
+    return atomic_load_explicit(&stage(s)->stop, memory_order_relaxed) != 0;
+}
+
+/* ---- start and end ---- */
+
+static int open_io(struct waste_service *s, struct waste_error *err)
+{
+    struct waste_control *control = s->shm.control;
+    struct waste_error why_not;
+    s->setup = (struct waste_io_setup){
+        .files = s->banks.fd,
+        .file_count = s->banks.count,
+        .cache = s->cache_base,
+        .slot_bytes = control->slot_bytes,
+        .slot_count = control->slot_count,
+        .depth = WASTE_IO_DEPTH,
+    };
+    int rc =
+        waste_io_create((enum waste_io_mode)control->options.io, &s->setup, &s->io, &why_not, err);
+    if (rc < 0)
+        return rc;
+    /* relaxed: for people */
+    atomic_store_explicit(&control->io_in_use, s->io->mode, memory_order_relaxed);
+    if (why_not.text[0])
+        waste_log_write(log_of(s), WASTE_LOG_WARNING, "io_uring is not available: %s; using pread",
+                        why_not.text);
+    uint32_t direct = waste_banks_direct(&s->banks);
+    if (direct < s->banks.count)
+        waste_log_write(log_of(s), WASTE_LOG_WARNING,
+                        "%u of %u banks do not allow O_DIRECT: reads go through the page cache",
+                        s->banks.count - direct, s->banks.count);
+    return 0;
+}
+
+static int take_over_cache(struct waste_service *s, struct waste_error *err)
+{
+    const struct waste_control *control = s->shm.control;
+    struct waste_cache_repair repair;
+    if (s->cache_bytes / control->slot_bytes < control->slot_count)
+        return waste_error_set(err, -EINVAL,
+                               "cache segment: %llu bytes, %u slots of %llu need more",
+                               (unsigned long long)s->cache_bytes, control->slot_count,
+                               (unsigned long long)control->slot_bytes);
+    int rc = waste_cache_init(&s->cache, &s->shm, PREFETCH_READS, s->cache_fd, &repair);
+    if (rc == -EINVAL)
+        return waste_error_set(err, rc, "cache: %u slots, at least %u needed", control->slot_count,
+                               2 * s->shm.model->config.top_k);
+    if (rc < 0)
+        return waste_error_set(err, rc, "cache: %s", strerror(-rc));
+    if (repair.emptied || repair.punched || repair.directory)
+        waste_log_write(log_of(s), WASTE_LOG_INFO,
+                        "cache taken over: %u experts kept, %u slots emptied, %u punched, %u "
+                        "directory entries corrected",
+                        repair.kept, repair.emptied, repair.punched, repair.directory);
+    return 0;
+}
+
+int waste_service_init(struct waste_service *s, struct waste_error *err)
+{
+    s->embed.fd = -1;
+    s->want = malloc(s->shm.control->want_stride);
+    if (!s->want)
+        return waste_error_set(err, -ENOMEM, "out of memory");
+    int rc = take_over_cache(s, err); /* before the backend may pin pages of a slot to be punched */
+    if (rc == 0)
+        rc = waste_banks_open(&s->banks, s->dir, s->shm.model, err);
+    if (rc == 0)
+        rc = waste_embed_open(&s->embed, &s->shm, s->dir, err);
+    if (rc == 0)
+        rc = open_io(s, err);
+    if (rc == 0 &&
+        waste_fetch_init(&s->fetch, &s->shm, &s->cache, &s->banks, s->io, s->cache_base) < 0)
+        rc = waste_error_set(err, -ENOMEM, "out of memory");
+    return rc;
+}
+
+void waste_service_finish(struct waste_service *s)
+{
+    waste_fetch_finish(&s->fetch);
+    waste_io_destroy(s->io);
+    waste_embed_close(&s->embed);
+    waste_banks_close(&s->banks);
+    waste_cache_finish(&s->cache);
+    free(s->want);
+}
+
+/* ---- requests ---- */
+
+/* What shared memory may hold is anybody's guess; a line for the 1st, 2nd, 4th, 8th ... time. */
+static void complain(struct waste_service *s, uint64_t *count, const char *what)
+{
+    uint64_t n = ++*count;
+    if ((n & (n - 1)) == 0)
+        waste_log_write(log_of(s), WASTE_LOG_WARNING, "%s (%llu so far)", what,
+                        (unsigned long long)n);
+}
+
+/* The oldest record, copied, or NULL. The caller releases it after it has acted on it. */
+static const struct waste_want *peek(struct waste_service *s, struct waste_ring *ring,
+                                     uint32_t capacity)
+{
+    uint32_t stride = s->shm.control->want_stride;
+    if (!waste_ring_valid(ring, capacity, stride)) {
+        ring->capacity = capacity;
+        ring->stride = stride;
+        waste_ring_repair(ring, WASTE_RING_CONSUMER);
+        complain(s, &s->repairs, "request ring with impossible cursors emptied");
+        return NULL;
+    }
+    const struct waste_want *shared = waste_ring_peek(ring);
+    if (!shared)
+        return NULL;
+    memcpy(s->want, shared, stride);
+    return s->want;
+}
+
+/*
+ * Takes demand records, one after the other, as long as each finds its slots at once. Compute may
+ * take a FAILED slot for the answer to its record once the record is released: by then a slot that
+ * FAILED for an older record is gone.
+ */
+static bool take_demand(struct waste_service *s, int *rc)
+{
+    bool any = false;
+    const struct waste_want *want;
+    while (*rc == 0 && !waste_cache_wanting(&s->cache) &&
+           (want = peek(s, s->shm.demand, WASTE_DEMAND_RING))) {
+        any = true;
+        if (waste_cache_check(&s->cache, want, s->cache.top_k) == 0) {
+            waste_cache_demand(&s->cache, want);
+            *rc = waste_fetch_pump(&s->fetch, true);
+        } else {
+            complain(s, &s->bad_demands, "demand for an impossible layer, expert or count dropped");
+        }
+        waste_ring_release(s->shm.demand);
+    }
+    return any;
+}
+
+static bool take_prefetch(struct waste_service *s)
+{
+    bool any = false;
+    const struct waste_want *want;
+    while ((want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
+        any = true;
+        if (waste_cache_check(&s->cache, want, waste_want_capacity(s->shm.control)) == 0)
+            waste_cache_prefetch(&s->cache, want);
+        else
+            complain(s, &s->bad_prefetches,
+                     "prefetch of an impossible layer, expert or count dropped");
+        waste_ring_release(s->shm.prefetch);
+    }
+    return any;
+}
+
+/* ---- the loop ---- */
+
+static bool requests_waiting(const struct waste_service *s)
+{
+    return (!waste_cache_wanting(&s->cache) && waste_ring_used(s->shm.demand) > 0) ||
+           waste_ring_used(s->shm.prefetch) > 0 || waste_embed_wanted(&s->embed);
+}
+
+static int64_t sleep_ns(const struct waste_service *s)
+{
+    int64_t limit = BEAT_NS;
+    uint64_t due = waste_fetch_due_ns(&s->fetch);
+    if (waste_cache_wanting(&s->cache))
+        limit = UNPIN_POLL_NS;
+    if (due == UINT64_MAX)
+        return limit;
+    int64_t left = (int64_t)(due - now_ns());
+    return left < 0 ? 0 : left < limit ? left : limit;
+}
+
+/* Sleeps until a bell rings, a read ends or a pause is over. */
+static void rest(struct waste_service *s)
+{
+    struct waste_bell *bell = &s->shm.control->reader_bell;
+    struct pollfd fd[2] = {{.fd = s->event_fd, .events = POLLIN},
+                           {.fd = s->io->fd, .events = POLLIN}};
+    int64_t ns = sleep_ns(s);
+    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    waste_bell_arm(bell);
+    /* after arming: whoever publishes from here on sees the bell armed and writes the eventfd */
+    if (!requests_waiting(s) && !waste_service_stopping(s))
+        ppoll(fd, 2, &timeout, NULL);
+    waste_bell_disarm(bell);
+    if (fd[0].revents & POLLIN) {
+        uint64_t count;
+        ssize_t n = read(s->event_fd, &count, sizeof(count));
+        (void)n; /* only a wake-up; the work is in the rings */
+    }
+    if (fd[1].revents & POLLIN)
+        s->io->ops->clear(s->io);
+}
+
+/* One turn; true if there was anything to do. */
+static bool turn(struct waste_service *s, bool stopping, int *rc)
+{
+    bool any = false;
+    if (!stopping) {
+        any = take_demand(s, rc);
+        any |= waste_embed_serve(&s->embed) > 0;
+        any |= take_prefetch(s);
+    }
+    if (*rc == 0)
+        *rc = waste_fetch_pump(&s->fetch, !stopping);
+    any |= waste_fetch_reap(&s->fetch) > 0;
+    return any;
+}
+
+int waste_service_run(struct waste_service *s)
+{
+    uint64_t idle_since = 0;
+    int rc = 0;
+    while (rc == 0) {
+        bool stopping = waste_service_stopping(s);
+        bool any = turn(s, stopping, &rc);
+        uint32_t pending = waste_fetch_pending(&s->fetch);
+        waste_stage_mark(stage(s), pending ? WASTE_ACT_READING : WASTE_ACT_IDLE,
+                         s->cache.any_demand ? (int)s->cache.layer : -1);
+        if (stopping && pending == 0)
+            break;
+        uint64_t now = now_ns();
+        if (any)
+            idle_since = now;
+        else if (now - idle_since > SPIN_NS)
+            rest(s);
+    }
+    if (rc < 0)
+        waste_log_write(log_of(s), WASTE_LOG_ERROR, "reading: %s", strerror(-rc));
+    return rc;
+}
