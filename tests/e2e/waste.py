@@ -1,0 +1,269 @@
+"""What the end to end tests share: running waste-run, finding its stages, containers, references.
+
+Tests speak to the programs as a user does: command line, exit code, stdout, stderr, signals. Standard library only.
+Nothing here may hang: every process has a time limit and is killed by its own id.
+"""
+import array
+import base64
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("WASTE_BUILD", os.path.join(ROOT, "build"))
+RUN = os.path.join(BUILD, "cli", "waste-run")
+FETCH = os.path.join(BUILD, "fetcher", "waste-fetch")
+DEMO = os.path.join(ROOT, "models", "demo.waste")
+DATA = os.path.join(ROOT, "tests", "data")
+STAGES = ("reader", "compute", "router")
+# sanitizers and emulators are slow; tests/e2e/meson.build says so
+SLOW = float(os.environ.get("WASTE_SLOW", "1"))
+LONG = os.environ.get("WASTE_LONG") == "1"
+LIMIT = 60 * SLOW
+
+_scratch = None
+
+
+def scratch():
+    """A directory on the same disk as the build (so that O_DIRECT is what is tested), gone at exit."""
+    global _scratch
+    if _scratch is None:
+        _scratch = tempfile.TemporaryDirectory(prefix="e2e-", dir=BUILD)
+    return _scratch.name
+
+
+def seed():
+    """The run's random seed: printed, and taken from WASTE_SEED to repeat a run."""
+    s = int(os.environ.get("WASTE_SEED") or random.SystemRandom().randrange(1 << 32))
+    print("seed: WASTE_SEED=%d" % s, file=sys.stderr, flush=True)
+    return random.Random(s)
+
+
+def expected():
+    with open(os.path.join(DATA, "demo_expected.json")) as f:
+        return json.load(f)
+
+
+def is_raw(case):
+    return case["question"].startswith("raw:")
+
+
+def ids_of(case):
+    return ",".join(map(str, case["ids"]))
+
+
+def genesis():
+    """The one case that goes on past end tokens: as long a generation as one likes."""
+    return next(c for c in expected() if is_raw(c))
+
+
+class Result:
+    def __init__(self, argv, code, out, err):
+        self.argv, self.code, self.out, self.err = argv, code, out, err
+
+    def __str__(self):
+        return "%s\nexit %s\nstdout: %s\nstderr: %s" % (
+            " ".join(self.argv), self.code, self.out[:2000].decode("utf-8", "replace"), self.err[:4000].decode("utf-8", "replace"))
+
+    def json(self):
+        return json.loads(self.out)
+
+    def error_lines(self):
+        return [l for l in self.err.decode("utf-8", "replace").splitlines() if l.strip()]
+
+
+def waste_run(*args, limit=None, stdin=None, env=None, program=RUN):
+    """Runs waste-run to its end. A process over its limit is killed and the test fails."""
+    argv = [program] + [str(a) for a in args]
+    p = subprocess.Popen(argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
+    try:
+        out, err = p.communicate(stdin, timeout=limit or LIMIT)
+    except subprocess.TimeoutExpired:
+        table = stages_of(p.pid)
+        p.kill()
+        out, err = p.communicate()
+        raise AssertionError("no end after %g s, stages %s\n%s" % (limit or LIMIT, table, Result(argv, "killed", out, err)))
+    return Result(argv, p.returncode, out, err)
+
+
+def start(*args, **kw):
+    """Starts waste-run in the background; pair it with finish()."""
+    return subprocess.Popen([RUN] + [str(a) for a in args], stdin=kw.pop("stdin", subprocess.DEVNULL),
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw)
+
+
+def finish(p, limit=None):
+    try:
+        out, err = p.communicate(timeout=limit or LIMIT)
+    except subprocess.TimeoutExpired:
+        table = stages_of(p.pid)
+        p.kill()
+        out, err = p.communicate()
+        raise AssertionError("no end after %g s, stages %s\n%s" % (limit or LIMIT, table, Result(p.args, "killed", out, err)))
+    return Result(p.args, p.returncode, out, err)
+
+
+def stages_of(pid):
+    """{stage: pid} of the living children of a waste-run."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % entry) as f:
+                text = f.read()
+            with open("/proc/%s/cmdline" % entry, "rb") as f:
+                name = os.path.basename(f.read().split(b"\0")[0].decode())
+        except OSError:
+            continue
+        state, parent = text.rsplit(")", 1)[1].split()[:2]
+        if int(parent) == pid and state not in "ZX" and name.startswith("waste-"):
+            found[name[len("waste-"):]] = int(entry)
+    return found
+
+
+def wait_for(what, condition, limit=None):
+    """Polls until condition() is true and returns its value."""
+    end = time.monotonic() + (limit or LIMIT)
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError("waited %g s in vain for: %s" % (limit or LIMIT, what))
+        time.sleep(0.005)
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def kill9(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def pss_bytes(pid):
+    """Resident memory of a process, shared pages divided among those who map them."""
+    with open("/proc/%d/smaps_rollup" % pid) as f:
+        return 1024 * next(int(l.split()[1]) for l in f if l.startswith("Pss:"))
+
+
+def floats(data):
+    a = array.array("f")
+    a.frombytes(data)
+    if sys.byteorder != "little":
+        a.byteswap()
+    return a
+
+
+def eval_logits(model, ids, *options, every=False):
+    """The logits file of `eval --ids` as bytes."""
+    handle, path = tempfile.mkstemp(suffix=".f32", dir=scratch())
+    os.close(handle)
+    try:
+        r = waste_run("eval", model, "--ids", ids if isinstance(ids, str) else ",".join(map(str, ids)),
+                      "--logits", path, "-q", *(["--all"] if every else []), *options)
+        if r.code:
+            raise AssertionError(str(r))
+        with open(path, "rb") as f:
+            return f.read()
+    finally:
+        os.unlink(path)
+
+
+def distance(got, want):
+    """Relative error, as the reference measures it: |got - want| / |want|."""
+    if len(got) != len(want):
+        return math.inf
+    return math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want)) / sum(b * b for b in want))
+
+
+def top(logits, n):
+    """Ids of the n largest logits, the lowest id first among equals."""
+    return sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:n]
+
+
+def shapes():
+    """Names of the synthetic containers that have a reference."""
+    return sorted(f[:-len(".json")] for f in os.listdir(os.path.join(DATA, "synth")))
+
+
+def reference(shape):
+    with open(os.path.join(DATA, "synth", shape + ".json")) as f:
+        ref = json.load(f)
+    ref["logits"] = floats(base64.b64decode(ref.pop("logits_f32_base64")))
+    return ref
+
+
+def synth(shape, *options, name=None):
+    """The path of a synthetic container, made on first use."""
+    path = os.path.join(scratch(), name or shape)
+    if not os.path.exists(os.path.join(path, "manifest.json")):
+        subprocess.run([FETCH, "synth", "-q", "--shape", shape, *options, path], check=True, timeout=LIMIT)
+    return path
+
+
+def copy_container(source, name):
+    """A copy whose files are links, so that one of them can be replaced. Returns its path."""
+    path = os.path.join(scratch(), name)
+    base = os.path.join(scratch(), "base-" + os.path.basename(source))
+    if not os.path.exists(base):
+        shutil.copytree(source, base, copy_function=shutil.copyfile)
+    shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(path)
+    for f in os.listdir(base):
+        os.link(os.path.join(base, f), os.path.join(path, f))
+    return path
+
+
+def replace(container, name, data):
+    """Puts other bytes (None: nothing) in place of a file of copy_container."""
+    path = os.path.join(container, name)
+    os.unlink(path)
+    if data is not None:
+        with open(path, "wb") as f:
+            f.write(data)
+
+
+class Test(unittest.TestCase):
+    longMessage = True
+    maxDiff = 2000
+
+    def ok(self, r):
+        """It ended well; returns the result."""
+        self.assertEqual(r.code, 0, str(r))
+        return r
+
+    def refused(self, r, *words, codes=(1, 2)):
+        """One clear line on stderr, a decent exit code, no signal; the line has these words."""
+        self.assertIn(r.code, codes, str(r))
+        lines = r.error_lines()
+        self.assertEqual(len(lines), 1, "one line is wanted\n%s" % r)
+        self.assertNotIn("Sanitizer", lines[0])
+        for w in words:
+            self.assertIn(w, lines[0], str(r))
+        return lines[0]
+
+
+def main(program=RUN):
+    if not os.access(program, os.X_OK):
+        print("skipped: no %s in this build" % os.path.basename(program))
+        sys.exit(77)
+    unittest.main(verbosity=2)
