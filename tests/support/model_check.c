@@ -30,7 +30,8 @@ static const char *check_tensor(const struct waste_model *m, const struct waste_
     if (t->data % 64 || t->scales % 64 || t->data < 64 ||
         t->data + t->payload_bytes + 64 > m->trunk_bytes)
         return "a payload outside the segment";
-    if (t->groups && (t->scales < t->data + t->payload_bytes || t->scales + scales > m->trunk_bytes))
+    if (t->groups &&
+        (t->scales < t->data + t->payload_bytes || t->scales + scales > m->trunk_bytes))
         return "scales outside the segment";
     return NULL;
 }
