@@ -102,7 +102,11 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
     X(TOKENS, "tokens", COMPUTE, "tokens committed, prompt included")                              \
     X(GENERATED, "generated", COMPUTE, "tokens generated")                                         \
     X(STEP_NS, "step_ns", COMPUTE, "nanoseconds spent in committed steps")                         \
-    X(EXPERT_WAIT_NS, "expert_wait_ns", COMPUTE, "of those, nothing to do but wait for experts")   \
+    X(EXPERT_WAIT_NS, "expert_wait_ns", COMPUTE, "of those, waiting for experts")                  \
+    X(EMBED_WAIT_NS, "embed_wait_ns", COMPUTE, "of those, waiting for an embedding row")           \
+    X(EXPERTS_NS, "experts_ns", COMPUTE, "of those, routed and shared experts")                    \
+    X(TRUNK_NS, "trunk_ns", COMPUTE, "of those, trunk products")                                   \
+    X(ATTENTION_NS, "attention_ns", COMPUTE, "of those, attention but its trunk products")         \
     X(HIDDEN_DROPPED, "hidden_dropped", COMPUTE, "hidden states the router was too busy to take")  \
     X(PREDICTIONS, "predictions", ROUTER, "prefetch records posted")
 

@@ -1,0 +1,268 @@
+#include "compute/forward_int.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { WAIT_MS = 50 };
+
+int64_t waste_forward_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static struct waste_stage *stage(const struct waste_forward *f)
+{
+    return &f->env.shm.control->stage[WASTE_STAGE_COMPUTE];
+}
+
+static void tick(void *arg)
+{
+    waste_stage_mark(stage(arg), WASTE_ACT_COMPUTING, -1);
+}
+
+void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
+                       uint32_t tasks)
+{
+    int64_t start = waste_forward_now_ns();
+
+    waste_team_run(f->team, fn, f, tasks);
+    f->phase_ns[phase] += waste_forward_now_ns() - start;
+}
+
+int waste_forward_check(struct waste_forward *f, enum waste_activity activity)
+{
+    waste_stage_mark(stage(f), activity, (int)f->layer);
+    /* relaxed: both only ask to stop; whoever set them waits for the reply or the exit */
+    if (atomic_load_explicit(&stage(f)->stop, memory_order_relaxed))
+        return -ESHUTDOWN;
+    if (atomic_load_explicit(&f->env.conversation->request.cancel, memory_order_relaxed))
+        return -ECANCELED;
+    return 0;
+}
+
+int waste_forward_bad(struct waste_forward *f, const char *what)
+{
+    snprintf(f->error, sizeof f->error, "non-finite value in layer %u (%s) at position %u",
+             f->layer, what, f->position);
+    return -EDOM;
+}
+
+int waste_forward_bad_input(struct waste_forward *f)
+{
+    if (f->layer) {
+        f->layer--;
+        return waste_forward_bad(f, "ffn");
+    }
+    snprintf(f->error, sizeof f->error, "non-finite value in the embedding row at position %u",
+             f->position);
+    return -EDOM;
+}
+
+const char *waste_forward_error(const struct waste_forward *f)
+{
+    return f->error;
+}
+
+void waste_forward_want(struct waste_forward *f, uint32_t position, const uint32_t *token,
+                        uint32_t count)
+{
+    struct waste_shm *shm = &f->env.shm;
+    bool asked = false;
+
+    for (uint32_t i = 0; i < count && i < WASTE_EMBED_SLOTS - 1; i++) {
+        struct waste_embed_slot *slot = &shm->embed[(position + i) % WASTE_EMBED_SLOTS];
+        uint64_t tag = waste_embed_tag(position + i, token[i]);
+        /* relaxed: we are its only writer, and the tag is all it says */
+        if (atomic_load_explicit(&slot->want, memory_order_relaxed) == tag)
+            continue;
+        atomic_store_explicit(&slot->want, tag, memory_order_relaxed);
+        asked = true;
+    }
+    if (asked)
+        waste_bell_ring_fd(&shm->control->reader_bell, f->env.reader_event);
+}
+
+/* The embedding row of `token` into the running sum; the reader brings it. */
+static int embed(struct waste_forward *f, uint32_t token)
+{
+    struct waste_shm *shm = &f->env.shm;
+    struct waste_embed_slot *slot = &shm->embed[f->position % WASTE_EMBED_SLOTS];
+    const struct waste_tensor *t =
+        waste_model_tensor(shm->model, shm->model->tensor[WASTE_M_EMBED]);
+    const uint8_t *row =
+        shm->embed_data + f->position % WASTE_EMBED_SLOTS * shm->control->embed_row_bytes;
+    uint64_t have, tag = waste_embed_tag(f->position, token);
+    int64_t start = waste_forward_now_ns();
+    int err = 0;
+
+    for (;;) {
+        uint32_t seen = waste_bell_seq(&shm->control->compute_bell);
+        /* acquire: the row's bytes; pairs with the reader's release */
+        have = atomic_load_explicit(&slot->have, memory_order_acquire);
+        if ((have & ~WASTE_EMBED_FAILED) == tag)
+            break;
+        waste_forward_want(f, f->position, &token, 1);
+        err = waste_forward_check(f, WASTE_ACT_WAIT_EMBED);
+        if (err)
+            return err;
+        waste_bell_wait(&shm->control->compute_bell, seen, WAIT_MS * INT64_C(1000000), 20000);
+    }
+    f->embed_wait_ns += waste_forward_now_ns() - start;
+    if (have & WASTE_EMBED_FAILED) {
+        snprintf(f->error, sizeof f->error,
+                 "trunk.bin: the embedding row of token %u could not be read", token);
+        return -EIO;
+    }
+    f->k->decode_row[t->fmt](f->running, row, row + t->row_bytes, t->cols);
+    return 0;
+}
+
+static int run_layer(struct waste_forward *f, uint32_t layer)
+{
+    int err;
+
+    f->layer = layer;
+    f->w = &f->weights.layer[layer];
+    err = waste_forward_check(f, WASTE_ACT_COMPUTING);
+    if (err)
+        return err;
+    f->input = (struct waste_input){&f->w->m[WASTE_T_ATT_RES_NORM], &f->w->m[WASTE_T_ATT_RES_PROJ],
+                                    &f->w->m[WASTE_T_INPUT_NORM]};
+    err = f->w->layer->is_kda ? waste_kda(f) : waste_mla(f);
+    if (err)
+        return err;
+    return f->w->layer->is_moe ? waste_moe(f) : waste_dense(f);
+}
+
+static int head(struct waste_forward *f, float *logits)
+{
+    const struct waste_matrix *m = f->weights.m;
+
+    f->input = (struct waste_input){&m[WASTE_M_OUT_RES_NORM], &m[WASTE_M_OUT_RES_PROJ],
+                                    &m[WASTE_M_FINAL_NORM]};
+    waste_products_begin(f);
+    waste_products_add(f, &m[WASTE_M_LM_HEAD], logits);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, waste_products_input_phase, f->product_tasks);
+    return f->bad ? waste_forward_bad(f, "ffn") : 0;
+}
+
+int waste_forward_step(struct waste_forward *f, uint32_t position, uint32_t bank, uint32_t token,
+                       float *logits)
+{
+    int err;
+
+    f->position = position;
+    f->bank = bank;
+    f->layer = 0;
+    f->bad = false;
+    f->running = f->blocks;
+    f->block_count = 0;
+    memset(f->phase_ns, 0, sizeof f->phase_ns);
+    f->expert_wait_ns = f->embed_wait_ns = 0;
+    /* relaxed: shown by ps and stats */
+    atomic_store_explicit(&stage(f)->step, position, memory_order_relaxed);
+    err = embed(f, token);
+    for (uint32_t layer = 0; layer < f->cfg->layers && !err; layer++)
+        err = run_layer(f, layer);
+    if (!err && logits)
+        err = head(f, logits);
+    /* hits are counted by the reader as it takes the demands, so let it have the last ones */
+    if (waste_ring_used(f->env.shm.demand))
+        waste_bell_ring_fd(&f->env.shm.control->reader_bell, f->env.reader_event);
+    return err;
+}
+
+void waste_forward_count(struct waste_forward *f)
+{
+    static const enum waste_counter counter[WASTE_PHASES] = {
+        [WASTE_PHASE_TRUNK] = WASTE_C_TRUNK_NS,
+        [WASTE_PHASE_ATTENTION] = WASTE_C_ATTENTION_NS,
+        [WASTE_PHASE_EXPERTS] = WASTE_C_EXPERTS_NS,
+    };
+    struct waste_control *c = f->env.shm.control;
+
+    for (uint32_t i = 0; i < WASTE_PHASES; i++)
+        waste_count(c, counter[i], (uint64_t)f->phase_ns[i]);
+    waste_count(c, WASTE_C_EXPERT_WAIT_NS, (uint64_t)f->expert_wait_ns);
+    waste_count(c, WASTE_C_EMBED_WAIT_NS, (uint64_t)f->embed_wait_ns);
+}
+
+static void set_up(struct waste_forward *f, const struct waste_forward_env *env)
+{
+    const struct waste_config *c = &env->shm.model->config;
+
+    f->env = *env;
+    f->cfg = c;
+    f->k = &f->env.kernels;
+    f->act = (struct waste_act){
+        .kind = c->situ ? WASTE_ACTIVATION_SITU : WASTE_ACTIVATION_SILU,
+        .beta = c->situ_beta,
+        .linear_beta = c->situ_linear_beta,
+    };
+    f->experts.shm = &f->env.shm;
+    f->experts.cache = env->cache;
+    f->experts.reader_event = env->reader_event;
+}
+
+int waste_forward_create(struct waste_forward **out, const struct waste_forward_env *env)
+{
+    const struct waste_options *o = &env->shm.control->options;
+    uint32_t threads = o->threads;
+    size_t bytes;
+    int err = -ENOMEM;
+    struct waste_forward *f;
+
+    if (!threads || threads > WASTE_TEAM_MAX)
+        return -EINVAL;
+    f = calloc(1, sizeof *f + threads * sizeof f->worker[0]);
+    if (!f)
+        return -ENOMEM;
+    set_up(f, env);
+    bytes = waste_forward_layout(f, NULL, threads, env->session->ctx);
+    f->arena = aligned_alloc(64, bytes);
+    if (!f->arena)
+        goto out;
+    memset(f->arena, 0, bytes);
+    waste_forward_layout(f, f->arena, threads, env->session->ctx);
+    err = waste_weights_init(&f->weights, env->shm.model, env->trunk, f->k);
+    if (!err)
+        err = waste_team_create(&f->team, threads, o->cpus);
+    if (err)
+        goto out;
+    waste_team_set_tick(f->team, tick, f);
+    *out = f;
+    return 0;
+out:
+    waste_forward_destroy(f);
+    return err;
+}
+
+void waste_forward_destroy(struct waste_forward *f)
+{
+    if (!f)
+        return;
+    waste_team_destroy(f->team);
+    waste_weights_finish(&f->weights);
+    free(f->arena);
+    free(f);
+}
+
+static void prepare_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    uint32_t triple;
+
+    while (waste_team_claim(f->team, worker, &triple))
+        waste_weights_prepare(&f->weights, f->k, triple);
+}
+
+void waste_forward_load(struct waste_forward *f)
+{
+    waste_team_run(f->team, prepare_phase, f, waste_weights_prep_count(f->env.shm.model));
+}

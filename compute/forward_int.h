@@ -1,0 +1,162 @@
+/*
+ * What the files of the forward pass share: its buffers, and how a phase is run.
+ *
+ * Names of shapes: hidden, heads, dim as in struct waste_config. A phase function is called once by
+ * every worker that takes part; between its claims it may only write what its task number owns and
+ * its own struct waste_worker.
+ */
+#ifndef WASTE_COMPUTE_FORWARD_INT_H
+#define WASTE_COMPUTE_FORWARD_INT_H
+
+#include "compute/experts.h"
+#include "compute/forward.h"
+#include "compute/team.h"
+#include "compute/weights.h"
+
+enum {
+    WASTE_MLA_CHUNK = 256,       /* positions whose scores one task holds */
+    WASTE_MLA_HEADS = 8,         /* heads that share one walk over a chunk */
+    WASTE_TASK_BYTES = 64 << 10, /* weights a task of a trunk product streams, about */
+    WASTE_MAX_PRODUCTS = 8,
+};
+
+/* Where a step's time goes; each has a counter. */
+enum waste_phase { WASTE_PHASE_TRUNK, WASTE_PHASE_ATTENTION, WASTE_PHASE_EXPERTS, WASTE_PHASES };
+
+/* y = w x, or with `up`: h = act(w x, up x), row by row; w and up have the same shape. */
+struct waste_product {
+    const struct waste_matrix *w, *up;
+    float *y, *up_y, *h;
+    uint32_t task_rows, tasks;
+};
+
+/* The weights a half-layer's input goes through; the first two unused without attention residuals.
+ */
+struct waste_input {
+    const struct waste_matrix *res_norm, *res_proj, *norm;
+};
+
+/* One worker's own scratch. */
+struct waste_worker {
+    float *mixed;    /* [hidden] input of a half-layer after the residual mix */
+    float *norm;     /* [max(hidden, q_lora, expert_width)] the same, normed */
+    float *key;      /* [hidden] */
+    float *xp, *xp2; /* prepared activations */
+    float *head;     /* KDA: q, k, v [3][dim]; MLA: [kv_lora] */
+    float *score;    /* [max(MLA_HEADS * MLA_CHUNK, res blocks + 1)] */
+    float *slice;    /* [4][rows of a down slice, or of a sum task] */
+    void *tables;    /* of one block of positions */
+};
+
+/* Position slices of the expert products; fixed by the shapes, so that partial sums do not depend
+ * on the number of threads. */
+struct waste_slices {
+    uint32_t positions; /* all */
+    uint32_t each;      /* of one slice, a multiple of WASTE_VQ_BLOCK */
+    uint32_t count;
+    uint32_t rows;   /* of the product */
+    uint32_t padded; /* to whole blocks of 64 */
+};
+
+struct waste_forward {
+    struct waste_forward_env env;
+    const struct waste_config *cfg;
+    const struct waste_kernels *k;
+    struct waste_team *team;
+    struct waste_weights weights;
+    struct waste_experts experts;
+    struct waste_act act;
+    struct waste_slices up_slices, down_slices;
+    void *arena;
+
+    /* the step at hand */
+    uint32_t position, bank, layer;
+    const struct waste_layer_weights *w; /* of `layer` */
+    bool bad;   /* worker 0 met a sum of squares that is no finite number */
+    bool fresh; /* the running sum starts anew with this layer's attention */
+    char error[WASTE_ERROR_TEXT];
+    int64_t phase_ns[WASTE_PHASES], expert_wait_ns, embed_wait_ns;
+
+    /* residual stream [hidden]: the running sum, and the block sums before it (attention residuals)
+     */
+    float *running, *blocks; /* blocks: pool of [res blocks + 1][hidden] */
+    uint32_t block_count;
+
+    /* of the phase at hand: what its input goes through, and its products */
+    struct waste_input input;
+    struct waste_product product[WASTE_MAX_PRODUCTS];
+    uint32_t product_count, product_tasks;
+
+    /* attention */
+    float *q, *kk, *v;    /* KDA [heads * dim] before the convolution; q also MLA's queries */
+    float *f_a, *b, *g_a; /* KDA [dim], [heads], [dim] */
+    float *decay, *gate;  /* KDA [heads * dim]; gate also MLA's [heads * v_dim] */
+    float *zero;          /* KDA: state and history before the first token */
+    float *q_a, *kv_a;    /* MLA [q_lora], [kv_lora + rope_dim] */
+    float *absorbed;      /* MLA [heads][kv_lora + rope_dim] */
+    float *part, *part_max, *part_sum; /* MLA [chunks][heads]([kv_lora]) */
+    float *kv_b;                       /* MLA [heads * (nope_dim + v_dim)] */
+    float *att;                        /* [heads * dim or v_dim], what o_proj reads */
+    float *att_out;                    /* [hidden] */
+
+    /* feed-forward */
+    float *ffn_gate, *ffn_up, *ffn_h; /* [max(dense_inner, shared inner)] */
+    float *ffn_out;                   /* [hidden] dense or shared experts' output */
+    float *router, *router_scratch;   /* [experts] */
+    _Atomic uint32_t router_left;     /* router tasks not done */
+    bool router_bad;
+    float *z;                 /* [expert_width] what the experts read */
+    float *up_acc, *down_acc; /* [top_k](gate, up)[slices][padded] */
+    float *routed;            /* [expert_width] their weighted sum */
+    float *latent_out;        /* [hidden] */
+    uint32_t *batch;          /* [top_k] places in the selection being computed */
+    uint32_t batch_count, batch_groups, expert_tasks;
+
+    struct waste_worker worker[];
+};
+
+/* Runs one phase and books its time. */
+void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
+                       uint32_t tasks);
+
+/* Life sign, and whether to go on: 0, -ECANCELED or -ESHUTDOWN. */
+int waste_forward_check(struct waste_forward *f, enum waste_activity activity);
+
+/* A value that is no finite number was met: -EDOM, with the text. The input of a layer is the last
+ * layer's doing. */
+int waste_forward_bad(struct waste_forward *f, const char *what);
+int waste_forward_bad_input(struct waste_forward *f);
+
+/* buffers.c: lays out every buffer of *f (sized by f->cfg, f->k and the arguments) from `base` on,
+ * which may be NULL to learn the size. Returns the bytes; all buffers start on 64 bytes. */
+size_t waste_forward_layout(struct waste_forward *f, char *base, uint32_t threads, uint32_t ctx);
+
+/* products.c: the product list of a phase. begin, add..., then run in claimed tasks. */
+void waste_products_begin(struct waste_forward *f);
+void waste_products_add(struct waste_forward *f, const struct waste_matrix *w, float *y);
+void waste_products_add_glu(struct waste_forward *f, const struct waste_matrix *gate,
+                            const struct waste_matrix *up);
+/* Runs task `task`; returns the product it belongs to, its rows in *r0, *r1. */
+uint32_t waste_products_task(struct waste_forward *f, const float *x, const float *xp,
+                             uint32_t task, uint32_t *r0, uint32_t *r1);
+/* Phase function: what f->input makes of the residual stream, times the products. */
+void waste_products_input_phase(void *arg, uint32_t worker);
+
+/* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed
+ * by f->input. Worker 0 sets f->bad. Returns the mix before the norm. */
+const float *waste_residual_input(struct waste_forward *f, uint32_t worker);
+/* y = rms norm of x with weights w[n]. Returns false if x is not finite. */
+bool waste_rms_norm(const struct waste_forward *f, float *y, const float *x,
+                    const struct waste_matrix *w, uint32_t n);
+/* Before attention of `f->layer`: closes a residual block when one ends here. */
+void waste_residual_advance(struct waste_forward *f);
+
+/* Half-layers. 0 or as waste_forward_step(). */
+int waste_kda(struct waste_forward *f);
+int waste_mla(struct waste_forward *f);
+int waste_dense(struct waste_forward *f);
+int waste_moe(struct waste_forward *f);
+/* o_proj and the residual sum, shared by both kinds of attention. */
+void waste_attention_out(struct waste_forward *f, const struct waste_matrix *o_proj);
+
+#endif

@@ -1,0 +1,425 @@
+/*
+ * Feed-forward half-layers: dense, and mixture of experts.
+ *
+ * A MoE layer, one token:
+ *
+ *   1  norm; router rows, shared gate and up, latent down. Whoever finishes the router chooses the
+ *      experts and posts the demand while the others go on.
+ *   2  up: gate and up of the experts in memory, by slices of positions; shared down
+ *   3  down: a slice of one expert's inner rows: partial sums joined, activation, product
+ *      ... 2 and 3 again for experts that arrive later, as often as it takes
+ *   4  sum: every expert's output, in selection order
+ *   5  latent models: norm, latent up
+ *
+ * Partial sums of an expert are kept a slice apart and joined in slice order, every expert has its
+ * own, and slices depend on shapes only: so neither threads nor arrival change a bit.
+ */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "compute/forward_int.h"
+
+enum {
+    SUM_ROWS = 128,     /* rows of a task of the final sum; whole blocks of 64 */
+    TASKS_A_THREAD = 8, /* wanted, where experts can be divided into groups */
+    WAIT_MS = 50,
+};
+
+/* x[rows] (whole blocks) = the sum of `count` partial vectors, `stride` apart, in order. */
+static void join_slices(const struct waste_forward *f, float *x, const float *parts, uint32_t count,
+                        size_t stride, uint32_t rows)
+{
+    memcpy(x, parts, rows * sizeof *x);
+    for (uint32_t s = 1; s < count; s++)
+        f->k->add(x, parts + s * stride, rows);
+}
+
+static uint32_t whole_blocks(uint32_t rows)
+{
+    return (rows + 63) / 64 * 64;
+}
+
+static const uint8_t *scales_of(const struct waste_forward *f, uint32_t place,
+                                enum waste_matrix_kind kind, uint32_t row)
+{
+    uint32_t before = kind * f->cfg->expert_inner; /* gate, up: inner rows each */
+
+    return f->experts.record[place] + f->env.shm.model->expert.scale_off + 2 * (before + row);
+}
+
+static const uint8_t *indices_of(const struct waste_forward *f, uint32_t place,
+                                 enum waste_matrix_kind kind)
+{
+    const struct waste_expert_format *e = &f->env.shm.model->expert;
+    const uint32_t off[WASTE_KIND_COUNT] = {e->gate_off, e->up_off, e->down_off};
+
+    return f->experts.record[place] + off[kind];
+}
+
+/* Partial sums of expert `place`: gate or up, and down. */
+static float *up_acc(const struct waste_forward *f, uint32_t place, enum waste_matrix_kind kind,
+                     uint32_t slice)
+{
+    const struct waste_slices *s = &f->up_slices;
+    return f->up_acc + (((size_t)place * 2 + kind) * s->count + slice) * s->padded;
+}
+
+static float *down_acc(const struct waste_forward *f, uint32_t place, uint32_t slice)
+{
+    const struct waste_slices *s = &f->down_slices;
+    return f->down_acc + ((size_t)place * s->count + slice) * s->padded;
+}
+
+/* The places in f->batch that group `group` of f->batch_groups works on. */
+static void group_range(const struct waste_forward *f, uint32_t group, uint32_t *b0, uint32_t *b1)
+{
+    *b0 = (uint32_t)((uint64_t)f->batch_count * group / f->batch_groups);
+    *b1 = (uint32_t)((uint64_t)f->batch_count * (group + 1) / f->batch_groups);
+}
+
+/* One slice of positions of gate or up, for a group of experts: they share the tables. */
+static void up_task(struct waste_forward *f, struct waste_worker *wk, uint32_t task)
+{
+    const struct waste_slices *s = &f->up_slices;
+    enum waste_matrix_kind kind = task % 2;
+    uint32_t slice = task / 2 % s->count, b0, b1, fmt = f->env.shm.model->expert.fmt;
+    uint32_t end = (slice + 1) * s->each < s->positions ? (slice + 1) * s->each : s->positions;
+    const void *prep = waste_weights_prep(&f->weights, f->layer, kind);
+
+    group_range(f, task / 2 / s->count, &b0, &b1);
+    for (uint32_t b = b0; b < b1; b++)
+        memset(up_acc(f, f->batch[b], kind, slice), 0, s->padded * sizeof(float));
+    for (uint32_t p = slice * s->each; p < end; p += WASTE_VQ_BLOCK) {
+        uint32_t n = end - p < WASTE_VQ_BLOCK ? end - p : WASTE_VQ_BLOCK;
+        f->k->vq_tables[fmt](wk->tables, prep, f->z + (size_t)p * 8, n);
+        for (uint32_t b = b0; b < b1; b++)
+            f->k->vq_apply[fmt](up_acc(f, f->batch[b], kind, slice), wk->tables,
+                                indices_of(f, f->batch[b], kind), s->rows, s->positions, p, n);
+    }
+}
+
+/* Rows [r0, r0 + n) of gate or up of one expert. */
+static void finish_up(struct waste_forward *f, struct waste_worker *wk, float *y, uint32_t place,
+                      enum waste_matrix_kind kind, uint32_t r0, uint32_t n)
+{
+    const struct waste_slices *s = &f->up_slices;
+
+    join_slices(f, wk->slice, up_acc(f, place, kind, 0) + r0, s->count, s->padded, whole_blocks(n));
+    f->k->vq_finish(y, wk->slice, scales_of(f, place, kind, r0), n);
+}
+
+/* One slice of an expert's inner rows: what phase 2 left of them, activated, times down. */
+static void down_task(struct waste_forward *f, struct waste_worker *wk, uint32_t task)
+{
+    const struct waste_slices *s = &f->down_slices;
+    uint32_t place = f->batch[task / s->count], slice = task % s->count;
+    uint32_t p0 = slice * s->each, fmt = f->env.shm.model->expert.fmt;
+    uint32_t end = p0 + s->each < s->positions ? p0 + s->each : s->positions;
+    uint32_t rows = (end - p0) * 8, room = whole_blocks(s->each * 8);
+    float *gate = wk->slice + room, *up = gate + room, *h = up + room;
+    float *acc = down_acc(f, place, slice);
+    const void *prep = waste_weights_prep(&f->weights, f->layer, WASTE_KIND_DOWN);
+
+    finish_up(f, wk, gate, place, WASTE_KIND_GATE, p0 * 8, rows);
+    finish_up(f, wk, up, place, WASTE_KIND_UP, p0 * 8, rows);
+    f->k->glu(h, gate, up, rows, &f->act);
+    memset(acc, 0, s->padded * sizeof *acc);
+    for (uint32_t p = p0; p < end; p += WASTE_VQ_BLOCK) {
+        uint32_t n = end - p < WASTE_VQ_BLOCK ? end - p : WASTE_VQ_BLOCK;
+        f->k->vq_tables[fmt](wk->tables, prep, h + (size_t)(p - p0) * 8, n);
+        f->k->vq_apply[fmt](acc, wk->tables, indices_of(f, place, WASTE_KIND_DOWN), s->rows,
+                            s->positions, p, n);
+    }
+}
+
+/* running += routed (+ shared), rows [r0, r1) */
+static void add_to_running(struct waste_forward *f, float *routed, uint32_t r0, uint32_t r1)
+{
+    if (f->cfg->shared_experts)
+        f->k->add(routed + r0, f->ffn_out + r0, r1 - r0);
+    f->k->add(f->running + r0, routed + r0, r1 - r0);
+}
+
+/* SUM_ROWS rows of the weighted sum. */
+static void sum_task(struct waste_forward *f, struct waste_worker *wk, uint32_t task)
+{
+    const struct waste_slices *s = &f->down_slices;
+    uint32_t r0 = task * SUM_ROWS, n = s->rows - r0 < SUM_ROWS ? s->rows - r0 : SUM_ROWS;
+    float *y = wk->slice + SUM_ROWS;
+
+    memset(f->routed + r0, 0, n * sizeof *f->routed);
+    for (uint32_t i = 0; i < f->experts.count; i++) {
+        join_slices(f, wk->slice, down_acc(f, i, 0) + r0, s->count, s->padded, whole_blocks(n));
+        f->k->vq_finish(y, wk->slice, scales_of(f, i, WASTE_KIND_DOWN, r0), n);
+        f->k->axpy(f->routed + r0, f->experts.weight[i], y, n);
+    }
+    if (!f->cfg->latent)
+        add_to_running(f, f->routed, r0, r0 + n);
+}
+
+static void up_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    struct waste_worker *wk = &f->worker[worker];
+    bool prepared = false;
+    uint32_t task, r0, r1;
+
+    while (waste_team_claim(f->team, worker, &task)) {
+        if (task < f->expert_tasks) {
+            up_task(f, wk, task);
+            continue;
+        }
+        if (!prepared)
+            f->k->prepare(wk->xp, f->ffn_h, f->product[0].w->cols);
+        prepared = true;
+        waste_products_task(f, f->ffn_h, wk->xp, task - f->expert_tasks, &r0, &r1);
+    }
+}
+
+static void down_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    uint32_t task;
+
+    while (waste_team_claim(f->team, worker, &task))
+        down_task(f, &f->worker[worker], task);
+}
+
+static void sum_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    uint32_t task;
+
+    while (waste_team_claim(f->team, worker, &task))
+        sum_task(f, &f->worker[worker], task);
+}
+
+static void latent_up_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    struct waste_worker *wk = &f->worker[worker];
+    const float *y = f->routed;
+    uint32_t task, r0, r1;
+
+    if (!waste_team_claim(f->team, worker, &task))
+        return;
+    if (f->cfg->latent_norm) {
+        waste_rms_norm(f, wk->norm, y, &f->w->m[WASTE_T_LATENT_NORM], f->cfg->expert_width);
+        y = wk->norm;
+    }
+    f->k->prepare(wk->xp, y, f->cfg->expert_width);
+    do {
+        waste_products_task(f, y, wk->xp, task, &r0, &r1);
+        add_to_running(f, f->latent_out, r0, r1);
+    } while (waste_team_claim(f->team, worker, &task));
+}
+
+/* The router's scores are complete: choose, weigh, demand. */
+static void choose(struct waste_forward *f)
+{
+    const struct waste_config *c = f->cfg;
+    struct waste_experts *e = &f->experts;
+    float sum = 0;
+
+    for (uint32_t i = 0; i < c->experts; i++)
+        f->router_bad |= !isfinite(f->router[i]);
+    if (f->router_bad)
+        return;
+    waste_top_k(e->id, e->weight, f->router, waste_weights_vector(&f->w->m[WASTE_T_ROUTER_BIAS]),
+                c->experts, c->top_k, f->router_scratch);
+    for (uint32_t i = 0; i < c->top_k; i++)
+        sum += e->weight[i];
+    for (uint32_t i = 0; i < c->top_k; i++)
+        e->weight[i] =
+            (c->renormalize ? e->weight[i] / (sum + 1e-20f) : e->weight[i]) * c->routed_scale;
+    waste_experts_demand(e, c->top_k);
+}
+
+/* Gives the router process this layer's input, if it will predict from it and has room. */
+static void post_hidden(struct waste_forward *f, const float *x)
+{
+    struct waste_control *c = f->env.shm.control;
+    struct waste_hidden *h;
+
+    if (!c->options.lookahead || f->layer + 1 >= f->cfg->layers ||
+        !waste_model_layer(f->env.shm.model, f->layer + 1)->is_moe)
+        return;
+    h = waste_ring_claim(f->env.shm.hidden);
+    if (!h) {
+        waste_count(c, WASTE_C_HIDDEN_DROPPED, 1);
+        return;
+    }
+    h->step = f->position;
+    h->layer = f->layer;
+    h->pad = 0;
+    memcpy(h->x, x, f->cfg->hidden * sizeof *x);
+    waste_ring_publish(f->env.shm.hidden);
+    waste_bell_ring(&c->router_bell);
+}
+
+/* What the experts read if it is not a projection, and what the router predicts from: one worker's
+ * business, and worker 0 always takes part. */
+static void share_input(struct waste_forward *f, const float *x)
+{
+    if (!f->cfg->latent && f->w->layer->is_moe)
+        memcpy(f->z, f->worker[0].norm, f->cfg->hidden * sizeof *f->z);
+    post_hidden(f, x);
+}
+
+static void input_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    struct waste_worker *wk = &f->worker[worker];
+    uint32_t task, r0, r1;
+    bool claimed = waste_team_claim(f->team, worker, &task);
+
+    if (!claimed && worker)
+        return;
+    const float *x = waste_residual_input(f, worker);
+    if (!worker)
+        share_input(f, x);
+    for (; claimed; claimed = waste_team_claim(f->team, worker, &task)) {
+        uint32_t product = waste_products_task(f, wk->norm, wk->xp, task, &r0, &r1);
+        /* acq_rel: the last one sees the scores of all the others */
+        if (product == 0 && f->w->layer->is_moe &&
+            atomic_fetch_sub_explicit(&f->router_left, 1, memory_order_acq_rel) == 1)
+            choose(f);
+    }
+}
+
+static void ffn_input(struct waste_forward *f)
+{
+    const struct waste_matrix *m = f->w->m;
+    f->input = (struct waste_input){&m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ],
+                                    &m[WASTE_T_POST_NORM]};
+}
+
+static void dense_down_phase(void *arg, uint32_t worker)
+{
+    struct waste_forward *f = arg;
+    struct waste_worker *wk = &f->worker[worker];
+    uint32_t task, r0, r1;
+
+    if (!waste_team_claim(f->team, worker, &task))
+        return;
+    f->k->prepare(wk->xp, f->ffn_h, f->product[0].w->cols);
+    do {
+        waste_products_task(f, f->ffn_h, wk->xp, task, &r0, &r1);
+        f->k->add(f->running + r0, f->ffn_out + r0, r1 - r0);
+    } while (waste_team_claim(f->team, worker, &task));
+}
+
+int waste_dense(struct waste_forward *f)
+{
+    const struct waste_matrix *m = f->w->m;
+
+    ffn_input(f);
+    waste_products_begin(f);
+    waste_products_add_glu(f, &m[WASTE_T_FFN_GATE], &m[WASTE_T_FFN_UP]);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, input_phase, f->product_tasks);
+    if (f->bad)
+        return waste_forward_bad(f, "attention");
+    waste_products_begin(f);
+    waste_products_add(f, &m[WASTE_T_FFN_DOWN], f->ffn_out);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, dense_down_phase, f->product_tasks);
+    return 0;
+}
+
+static int take_experts(struct waste_forward *f)
+{
+    return waste_experts_take(&f->experts, f->batch, &f->batch_count, f->error, sizeof f->error);
+}
+
+/* Nothing left to compute: sleeps until an expert arrives. */
+static int wait_for_experts(struct waste_forward *f)
+{
+    struct waste_bell *bell = &f->env.shm.control->compute_bell;
+    int64_t start = waste_forward_now_ns();
+    int err;
+
+    for (;;) {
+        uint32_t seen = waste_bell_seq(bell); /* before the look: a ring in between is not lost */
+        err = take_experts(f);
+        if (err || f->batch_count)
+            break;
+        err = waste_forward_check(f, WASTE_ACT_WAIT_EXPERTS);
+        if (err)
+            break;
+        waste_bell_wait(bell, seen, WAIT_MS * INT64_C(1000000), 20000);
+    }
+    f->expert_wait_ns += waste_forward_now_ns() - start;
+    return err;
+}
+
+/* Phases 2 and 3 for the experts in f->batch; the first time with the shared experts' down rows. */
+static void run_batch(struct waste_forward *f)
+{
+    uint32_t tasks = 2 * f->up_slices.count;
+    uint32_t wanted = (TASKS_A_THREAD * waste_team_threads(f->team) + tasks - 1) / tasks;
+
+    f->batch_groups = wanted < f->batch_count ? wanted : f->batch_count;
+    f->expert_tasks = tasks * f->batch_groups;
+    waste_forward_run(f, WASTE_PHASE_EXPERTS, up_phase, f->expert_tasks + f->product_tasks);
+    waste_forward_run(f, WASTE_PHASE_EXPERTS, down_phase, f->batch_count * f->down_slices.count);
+    waste_products_begin(f);
+}
+
+static int run_experts(struct waste_forward *f)
+{
+    int err = take_experts(f);
+
+    while (!err) {
+        run_batch(f);
+        if (!f->experts.missing)
+            break;
+        err = wait_for_experts(f);
+    }
+    return err;
+}
+
+static void choose_phase(struct waste_forward *f)
+{
+    const struct waste_matrix *m = f->w->m;
+
+    waste_experts_begin(&f->experts, f->position, f->layer);
+    ffn_input(f);
+    waste_products_begin(f);
+    waste_products_add(f, &m[WASTE_T_ROUTER], f->router); /* product 0: see input_phase */
+    if (f->cfg->shared_experts)
+        waste_products_add_glu(f, &m[WASTE_T_SHARED_GATE], &m[WASTE_T_SHARED_UP]);
+    if (f->cfg->latent)
+        waste_products_add(f, &m[WASTE_T_LATENT_DOWN], f->z);
+    f->router_bad = false;
+    atomic_store_explicit(&f->router_left, f->product[0].tasks, memory_order_relaxed);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, input_phase, f->product_tasks);
+}
+
+int waste_moe(struct waste_forward *f)
+{
+    const struct waste_matrix *m = f->w->m;
+    int err;
+
+    choose_phase(f);
+    if (f->bad || f->router_bad) {
+        err = waste_forward_bad(f, f->bad ? "attention" : "router");
+        goto out;
+    }
+    waste_products_begin(f);
+    if (f->cfg->shared_experts)
+        waste_products_add(f, &m[WASTE_T_SHARED_DOWN], f->ffn_out);
+    err = run_experts(f);
+    if (err)
+        goto out;
+    waste_forward_run(f, WASTE_PHASE_EXPERTS, sum_phase,
+                      (f->down_slices.rows + SUM_ROWS - 1) / SUM_ROWS);
+    if (f->cfg->latent) {
+        waste_products_begin(f);
+        waste_products_add(f, &m[WASTE_T_LATENT_UP], f->latent_out);
+        waste_forward_run(f, WASTE_PHASE_TRUNK, latent_up_phase, f->product_tasks);
+    }
+out:
+    waste_experts_release(&f->experts);
+    return err;
+}

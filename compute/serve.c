@@ -1,0 +1,232 @@
+#include "compute/serve.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { IDLE_WAIT_MS = 100 };
+
+/* One request, copied: nothing that is checked can change afterwards. */
+struct work {
+    uint64_t seq;
+    uint32_t flags, prompt_end, max_tokens, eos_count;
+    struct waste_sampling how;
+    uint32_t eos[WASTE_MAX_EOS];
+    char error[WASTE_ERROR_TEXT];
+};
+
+static struct waste_stage *stage(const struct waste_server *s)
+{
+    return &s->shm->control->stage[WASTE_STAGE_COMPUTE];
+}
+
+static bool stopping(const struct waste_server *s)
+{
+    /* relaxed: only asks to stop */
+    return atomic_load_explicit(&stage(s)->stop, memory_order_relaxed);
+}
+
+static uint64_t commit_word(const struct waste_server *s)
+{
+    /* acquire: what a predecessor committed; pairs with the release in commit() */
+    return atomic_load_explicit(&s->session->commit, memory_order_acquire);
+}
+
+/* False when there is none. */
+static bool next_request(const struct waste_server *s, struct work *w)
+{
+    const struct waste_request *r = &s->session->request;
+    /* acquire: the request's fields and the log; pairs with the client's release */
+    uint64_t seq = atomic_load_explicit(&r->seq, memory_order_acquire);
+
+    /* relaxed: ours, or the supervisor's from before we were started */
+    if (seq == atomic_load_explicit(&s->session->reply.seq, memory_order_relaxed))
+        return false;
+    *w = (struct work){
+        .seq = seq,
+        .flags = r->flags,
+        .prompt_end = r->prompt_end,
+        .max_tokens = r->max_tokens,
+        .eos_count = r->eos_count,
+        .how = {.temperature = r->temperature,
+                .top_p = r->top_p,
+                .top_k = r->top_k,
+                .seed = r->seed},
+    };
+    memcpy(w->eos, r->eos, sizeof w->eos);
+    return true;
+}
+
+static void reply(struct waste_server *s, const struct work *w, enum waste_reply_status status)
+{
+    struct waste_reply *r = &s->session->reply;
+
+    r->status = status;
+    memcpy(r->error, w->error, sizeof r->error);
+    /* release: status, error, log and logits; pairs with the client's acquire */
+    atomic_store_explicit(&r->seq, w->seq, memory_order_release);
+    waste_bell_ring(&s->shm->control->client_bell);
+}
+
+#define REFUSE(w, ...) (snprintf((w)->error, sizeof(w)->error, __VA_ARGS__), false)
+
+static bool acceptable(struct waste_server *s, struct work *w)
+{
+    const uint32_t *log = waste_session_log(s->header, s->session);
+    uint32_t vocab = s->shm->model->config.vocab;
+
+    if (!w->prompt_end)
+        return REFUSE(w, "the prompt is empty");
+    if (w->prompt_end > s->header->ctx)
+        return REFUSE(w, "the prompt ends at token %u, but the context holds %u", w->prompt_end,
+                      s->header->ctx);
+    if (w->eos_count > WASTE_MAX_EOS)
+        return REFUSE(w, "%u end tokens, at most %d are possible", w->eos_count, WASTE_MAX_EOS);
+    if (!(w->how.temperature >= 0) || isinf(w->how.temperature))
+        return REFUSE(w, "temperature %g is not a number from 0 on", (double)w->how.temperature);
+    if (!(w->how.top_p > 0 && w->how.top_p <= 1))
+        return REFUSE(w, "top-p %g is not above 0 and at most 1", (double)w->how.top_p);
+    for (uint32_t i = waste_commit_position(commit_word(s)); i < w->prompt_end; i++)
+        if (log[i] >= vocab)
+            return REFUSE(w, "token %u at position %u is not below the vocabulary's %u", log[i], i,
+                          vocab);
+    return true;
+}
+
+/* A new conversation, once a request: the epoch remembers which request began it. */
+static void reset_once(struct waste_server *s, const struct work *w)
+{
+    uint64_t word = commit_word(s);
+
+    if (!(w->flags & WASTE_REQ_RESET) || waste_commit_epoch(word) == (uint32_t)w->seq)
+        return;
+    /* release: pairs with a client's acquire */
+    atomic_store_explicit(&s->session->commit, waste_commit_word((uint32_t)w->seq, 0, 0),
+                          memory_order_release);
+}
+
+static bool is_end(const struct work *w, uint32_t token)
+{
+    for (uint32_t i = 0; i < w->eos_count; i++)
+        if (w->eos[i] == token)
+            return true;
+    return false;
+}
+
+/* Whether the request is over at `position`, or has no room to go on. */
+static enum waste_reply_status ending(const struct waste_server *s, const struct work *w,
+                                      uint32_t position)
+{
+    const uint32_t *log = waste_session_log(s->header, s->session);
+    uint32_t generated = position >= w->prompt_end ? position - w->prompt_end + 1 : 0;
+    bool samples = w->max_tokens && position + 1 >= w->prompt_end;
+
+    if (!w->max_tokens && position >= w->prompt_end)
+        return WASTE_REPLY_LENGTH;
+    if (generated && !(w->flags & WASTE_REQ_IGNORE_EOS) && is_end(w, log[position]))
+        return WASTE_REPLY_EOS;
+    if (generated && generated >= w->max_tokens)
+        return WASTE_REPLY_LENGTH;
+    if (position >= s->header->ctx || (samples && position + 1 >= s->header->ctx))
+        return WASTE_REPLY_CONTEXT;
+    return WASTE_REPLY_NONE;
+}
+
+/* Everything of the step that consumed log[position] becomes valid here, in one store. */
+static void commit(struct waste_server *s, uint64_t word)
+{
+    uint32_t position = waste_commit_position(word), bank = waste_commit_bank(word);
+
+    /* release: log, bank and latent rows; pairs with the acquire of clients and of a successor */
+    atomic_store_explicit(&s->session->commit,
+                          waste_commit_word(waste_commit_epoch(word), position + 1, 1 - bank),
+                          memory_order_release);
+    waste_bell_ring(&s->shm->control->client_bell);
+}
+
+/* Draws log[position + 1]. False: the logits are no numbers. */
+static bool sample(struct waste_server *s, struct work *w, uint32_t position, const float *logits)
+{
+    uint32_t vocab = s->shm->model->config.vocab, bad = waste_sampler_first_bad(logits, vocab);
+    uint32_t *log = waste_session_log(s->header, s->session);
+
+    if (bad < vocab)
+        return REFUSE(w, "non-finite logit of token %u at position %u, in lm_head after layer %u",
+                      bad, position, s->shm->model->config.layers - 1);
+    if (!w->max_tokens)
+        return true;
+    log[position + 1] =
+        waste_sampler_draw(&s->sampler, s->kernels, logits, &w->how, (uint64_t)position + 1);
+    /* not committed yet, but a redone step draws the same: the row may be on its way already */
+    waste_forward_want(s->forward, position + 1, &log[position + 1], 1);
+    return true;
+}
+
+/* One token: 0, or what waste_forward_step() says, or -EDOM with w->error. */
+static int step(struct waste_server *s, struct work *w, uint64_t word)
+{
+    uint32_t position = waste_commit_position(word);
+    const uint32_t *log = waste_session_log(s->header, s->session);
+    bool last = position + 1 >= w->prompt_end; /* of the prompt, or generated */
+    bool needed = last && (w->max_tokens || (w->flags & WASTE_REQ_LOGITS));
+    float *logits = needed ? waste_session_logits(s->header, s->session) : NULL;
+    int64_t start = waste_forward_now_ns();
+    struct waste_control *c = s->shm->control;
+    int err;
+
+    waste_forward_want(s->forward, position, log + position, last ? 1 : w->prompt_end - position);
+    err = waste_forward_step(s->forward, position, waste_commit_bank(word), log[position], logits);
+    if (err == -EIO || err == -EDOM)
+        snprintf(w->error, sizeof w->error, "%s", waste_forward_error(s->forward));
+    if (err)
+        return err;
+    if (logits && !sample(s, w, position, logits))
+        return -EDOM;
+    commit(s, word);
+    waste_forward_count(s->forward);
+    waste_count(c, WASTE_C_TOKENS, 1);
+    waste_count(c, WASTE_C_GENERATED, last && w->max_tokens);
+    waste_count(c, WASTE_C_STEP_NS, (uint64_t)(waste_forward_now_ns() - start));
+    return 0;
+}
+
+static void serve_request(struct waste_server *s, struct work *w)
+{
+    reset_once(s, w);
+    if (!acceptable(s, w)) {
+        reply(s, w, WASTE_REPLY_ERROR);
+        return;
+    }
+    for (;;) {
+        uint64_t word = commit_word(s);
+        enum waste_reply_status status = ending(s, w, waste_commit_position(word));
+        if (status != WASTE_REPLY_NONE) {
+            reply(s, w, status);
+            return;
+        }
+        int err = step(s, w, word);
+        if (err == -ESHUTDOWN)
+            return;
+        if (err) {
+            reply(s, w, err == -ECANCELED ? WASTE_REPLY_CANCELLED : WASTE_REPLY_ERROR);
+            return;
+        }
+    }
+}
+
+void waste_serve(struct waste_server *s)
+{
+    struct waste_bell *bell = &s->shm->control->compute_bell;
+    struct work w;
+
+    while (!stopping(s)) {
+        uint32_t seen = waste_bell_seq(bell); /* before the look: a ring in between is not lost */
+        if (next_request(s, &w)) {
+            serve_request(s, &w);
+            continue;
+        }
+        waste_stage_mark(stage(s), WASTE_ACT_IDLE, -1);
+        waste_bell_wait(bell, seen, IDLE_WAIT_MS * INT64_C(1000000), 0);
+    }
+}

@@ -1,0 +1,52 @@
+/*
+ * A forward pass in one process, for tests: the segments waste-run would make, and a thread that
+ * stands in for the reader with plain reads. It serves slots in a scrambled order, so that experts
+ * arrive as they like.
+ */
+#ifndef WASTE_TESTS_FORWARD_RIG_H
+#define WASTE_TESTS_FORWARD_RIG_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "compute/forward.h"
+#include "compute/serve.h"
+#include "reader/container.h"
+#include "shm/segment.h"
+
+struct forward_rig {
+    const char *dir;
+    struct waste_model *model;
+    struct waste_shm shm;
+    struct waste_mapping control, session, trunk, cache;
+    int fd[WASTE_SEG_COUNT], trunk_file;
+    struct waste_forward_env env;
+    struct waste_server server;
+    pthread_t reader, compute;
+    bool serving;
+    _Atomic bool stop;
+    _Atomic uint32_t refuse_layer, refuse_expert; /* this record FAILs, UINT32_MAX: none */
+    uint32_t hand;                                /* of the clock that picks victims */
+    uint64_t seed;
+};
+
+/* level: as WASTE_CPU, or NULL. slots 0: room for every expert. Fails the test on any error. */
+void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads, uint32_t ctx,
+                        uint32_t slots, const char *level);
+void forward_rig_destroy(struct forward_rig *r);
+
+/* Runs waste_serve() in a thread of its own. */
+void forward_rig_serve(struct forward_rig *r);
+/* Ends that thread as a polite stop does. */
+void forward_rig_stop_serving(struct forward_rig *r);
+
+/* Puts count tokens at log[at...] and posts a request that ends its prompt there; waits for the
+ * reply, whose status is returned. */
+uint32_t forward_rig_request(struct forward_rig *r, uint32_t at, const uint32_t *ids,
+                             uint32_t count, uint32_t flags, uint32_t max_tokens);
+const uint32_t *forward_rig_log(struct forward_rig *r);
+const float *forward_rig_logits(struct forward_rig *r);
+uint32_t forward_rig_position(struct forward_rig *r);
+
+#endif
