@@ -6,6 +6,59 @@
 
 #include "compute/kernels_int.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+struct x86_features {
+    uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx;
+    uint64_t xcr0; /* register state the system saves */
+};
+
+enum {
+    LEAF1_ECX_AVX2_LEVEL = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, /* FMA, OSXSAVE, AVX, F16C */
+    LEAF7_EBX_AVX2 = 1u << 5,
+    XCR0_YMM = 6,
+    XCR0_ZMM = 0xe6,
+};
+#define LEAF7_EBX_AVX512 (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
+
+static struct x86_features x86_features(void)
+{
+    struct x86_features f = {0};
+    uint32_t a, b, c, d;
+    if (__get_cpuid(1, &a, &b, &c, &d))
+        f.leaf1_ecx = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        f.leaf7_ebx = b;
+        f.leaf7_ecx = c;
+    }
+    if (f.leaf1_ecx & 1u << 27) {
+        uint32_t low, high;
+        __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        f.xcr0 = (uint64_t)high << 32 | low;
+    }
+    return f;
+}
+
+static bool has_bits(uint64_t value, uint64_t bits)
+{
+    return (value & bits) == bits;
+}
+
+static bool has_avx2(void)
+{
+    struct x86_features f = x86_features();
+    return has_bits(f.leaf1_ecx, LEAF1_ECX_AVX2_LEVEL) && has_bits(f.leaf7_ebx, LEAF7_EBX_AVX2) &&
+           has_bits(f.xcr0, XCR0_YMM);
+}
+
+static bool has_avx512(void)
+{
+    struct x86_features f = x86_features();
+    return has_avx2() && has_bits(f.leaf7_ebx, LEAF7_EBX_AVX512) && has_bits(f.xcr0, XCR0_ZMM);
+}
+#endif
+
 static bool always(void)
 {
     return true;
@@ -18,6 +71,12 @@ static const struct level {
     void (*fill)(struct waste_kernels *k);
 } levels[] = {
     {"c", always, waste_kernels_fill_c},
+#if defined(__x86_64__)
+    {"avx2", has_avx2, waste_kernels_fill_avx2},
+    {"avx512", has_avx512, waste_kernels_fill_avx512},
+#elif defined(__aarch64__)
+    {"neon", always, waste_kernels_fill_neon},
+#endif
 };
 
 bool waste_kernels_init(struct waste_kernels *k, const char *limit)

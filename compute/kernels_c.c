@@ -384,15 +384,15 @@ static void mla_mix_c(float *o, uint32_t o_stride, const float *p, uint32_t p_st
 
 static float softmax_part_c(float *x, uint32_t n, float *max)
 {
-    float largest = -INFINITY, sum = 0;
+    float largest = -INFINITY, lane[LANES] = {0};
     for (uint32_t i = 0; i < n; i++)
         largest = x[i] > largest ? x[i] : largest;
     for (uint32_t i = 0; i < n; i++) {
         x[i] = expf(x[i] - largest);
-        sum += x[i];
+        lane[i % LANES] += x[i];
     }
     *max = largest;
-    return sum;
+    return sum_lanes(lane);
 }
 
 void waste_kernels_fill_c(struct waste_kernels *k)

@@ -12,6 +12,7 @@
 enum {
     ENTRY_LIMIT = 1 << 20,
     AXES_LIMIT = 8,
+    SHAPE_TEXT = AXES_LIMIT * 12 + 1,
     NAME_LIMIT = 256,
     ALIGN = 64, /* of every offset in the segment, and readable bytes after every payload */
     PAGE = 4096,
@@ -159,12 +160,22 @@ static int entry_error(const struct waste_parse *p, const struct entry *e, const
                            e->name, text);
 }
 
+static const char *shape_text(const struct entry *e, char *out, size_t bytes)
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (uint32_t i = 0; i < e->axes; i++)
+        n += (size_t)snprintf(out + n, bytes - n, "%s%llu", i ? ", " : "",
+                              (unsigned long long)e->shape[i]);
+    return out;
+}
+
 /* Shape -> rows x cols, all products bounded by the file's size (an element takes 3 bits or more).
  */
 static int parse_shape(struct waste_parse *p, const struct waste_json_at *at, struct entry *e)
 {
     const json_t *shape;
-    char what[64];
+    char what[NAME_LIMIT + 48];
     int rc = waste_json_array(at, "shape", AXES_LIMIT, &shape);
     if (rc < 0)
         return rc;
@@ -225,15 +236,19 @@ static int check_range(const struct waste_parse *p, const struct entry *e, const
 static int check_layout(struct waste_parse *p, const struct entry *e, uint64_t bytes)
 {
     uint64_t payload = e->rows * e->row_bytes, scales = e->rows * e->groups * 2;
+    char shape[SHAPE_TEXT];
     int rc = check_range(p, e, "off", e->off, bytes);
     if (rc < 0)
         return rc;
     if (!e->ours)
         return e->groups ? check_range(p, e, "scale_off", e->scale_off, 0) : 0;
     if (bytes != payload + scales)
-        return waste_error_set(
-            p->err, -EINVAL, WASTE_MANIFEST ": trunk[%u] (%s): bytes is %llu, must be %llu",
-            e->number, e->name, (unsigned long long)bytes, (unsigned long long)(payload + scales));
+        return waste_error_set(p->err, -EINVAL,
+                               WASTE_MANIFEST ": trunk[%u] (%s): bytes is %llu, must be %llu for "
+                                              "shape [%s] of fmt %u",
+                               e->number, e->name, (unsigned long long)bytes,
+                               (unsigned long long)(payload + scales),
+                               shape_text(e, shape, sizeof(shape)), e->fmt);
     rc = check_range(p, e, "off", e->off, payload);
     if (rc < 0)
         return rc;
@@ -342,23 +357,19 @@ static void fill_dims(struct plan *plan)
 
 static int wrong_shape(const struct plan *plan, const struct entry *e, const struct role *role)
 {
-    char shape[AXES_LIMIT * 12 + 1];
-    size_t n = 0;
-    shape[0] = 0;
-    for (uint32_t i = 0; i < e->axes; i++)
-        n += (size_t)snprintf(shape + n, sizeof(shape) - n, "%s%llu", i ? ", " : "",
-                              (unsigned long long)e->shape[i]);
+    char shape[SHAPE_TEXT];
+    unsigned long long rows = plan->dim[role->rows], cols = plan->dim[role->cols];
+    shape_text(e, shape, sizeof(shape));
     if (role->kind == MATRIX || role->kind == TAPS)
         return waste_error_set(plan->p->err, -EINVAL,
                                WASTE_MANIFEST ": trunk[%u] (%s): shape is [%s], must be [%llu, "
                                               "%llu]",
-                               e->number, e->name, shape, (unsigned long long)plan->dim[role->rows],
-                               (unsigned long long)plan->dim[role->cols]);
+                               e->number, e->name, shape, rows, cols);
     return waste_error_set(plan->p->err, -EINVAL,
                            WASTE_MANIFEST ": trunk[%u] (%s): shape is [%s], must be %s%llu "
                                           "elements",
                            e->number, e->name, shape, role->kind == PADDED ? "at least " : "",
-                           (unsigned long long)plan->dim[role->cols]);
+                           cols);
 }
 
 /* The entry as the role wants it: rows and cols set to the role's. */

@@ -1,0 +1,199 @@
+#include "cli/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/supervisor_int.h"
+
+#define LOOK_NS (WASTE_SECOND_NS / 10)
+
+void waste_client_init(struct waste_client *c, struct waste_pipeline *p,
+                       struct waste_supervisor *supervisor)
+{
+    *c = (struct waste_client){.p = p, .supervisor = supervisor};
+}
+
+void waste_client_reset(struct waste_client *c)
+{
+    /* a session that was never used is already what a reset would make of it */
+    c->fresh = c->known > 0;
+    c->known = 0;
+}
+
+static bool is_cancelled(const struct waste_client *c)
+{
+    return c->cancelled != NULL && c->cancelled(c->cancelled_arg);
+}
+
+static uint32_t stage_state(const struct waste_client *c, enum waste_stage_id stage)
+{
+    /* acquire: pairs with the stage's release; RUNNING means it can be talked to */
+    return atomic_load_explicit(&c->p->shm.control->stage[stage].state, memory_order_acquire);
+}
+
+int waste_client_wait_ready(struct waste_client *c,
+                            void (*on_progress)(void *arg, uint64_t loaded, uint64_t total),
+                            void *arg, struct waste_error *err)
+{
+    struct waste_control *control = c->p->shm.control;
+
+    for (;;) {
+        uint32_t seq = waste_bell_seq(&control->client_bell);
+        int failure = waste_supervisor_failure(c->supervisor, err);
+        if (failure != 0)
+            return failure;
+        if (is_cancelled(c))
+            return -ECANCELED;
+        /* acquire: pairs with the reader's release of a complete trunk */
+        if (atomic_load_explicit(&control->trunk_ready, memory_order_acquire) != 0 &&
+            stage_state(c, WASTE_STAGE_READER) == WASTE_STAGE_RUNNING &&
+            stage_state(c, WASTE_STAGE_COMPUTE) == WASTE_STAGE_RUNNING)
+            return 0;
+        if (on_progress != NULL)
+            on_progress(
+                arg,
+                atomic_load_explicit(&control->counter[WASTE_C_TRUNK_LOADED], memory_order_relaxed),
+                c->p->model->trunk_bytes);
+        waste_bell_wait(&control->client_bell, seq, LOOK_NS / 5, 0);
+    }
+}
+
+static void snapshot(const struct waste_client *c, struct waste_outcome *o)
+{
+    const struct waste_control *control = c->p->shm.control;
+
+    for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
+        o->counter[i] =
+            atomic_load_explicit(&control->counter[i], memory_order_relaxed) - o->counter[i];
+    for (int i = 0; i < WASTE_STAGE_COUNT; i++)
+        o->restarts[i] = atomic_load_explicit(&control->stage[i].restarts, memory_order_relaxed) -
+                         o->restarts[i];
+}
+
+static void post(struct waste_client *c, const struct waste_request_spec *spec)
+{
+    struct waste_request *r = &c->p->session->request;
+    const struct waste_sampling *s = spec->sampling;
+    uint32_t flags = 0;
+
+    memcpy(waste_pipeline_log(c->p) + c->known, spec->ids, spec->count * sizeof(uint32_t));
+    c->known += spec->count;
+    if (c->fresh)
+        flags |= WASTE_REQ_RESET;
+    if (spec->want_logits)
+        flags |= WASTE_REQ_LOGITS;
+    if (s != NULL && s->ignore_eos)
+        flags |= WASTE_REQ_IGNORE_EOS;
+    /* relaxed and plain: published by seq below */
+    atomic_store_explicit(&r->cancel, 0, memory_order_relaxed);
+    r->flags = flags;
+    r->prompt_end = c->known;
+    r->max_tokens = spec->max_tokens;
+    r->top_k = s != NULL ? s->top_k : 0;
+    r->temperature = s != NULL ? (float)s->temp : 0;
+    r->top_p = s != NULL ? (float)s->top_p : 1;
+    r->seed = s != NULL ? s->seed : 0;
+    r->eos_count = s != NULL ? s->eos_count : 0;
+    if (s != NULL)
+        memcpy(r->eos, s->eos, sizeof(r->eos));
+    /* release: pairs with compute's acquire; the request and its tokens are whole */
+    atomic_fetch_add_explicit(&r->seq, 1, memory_order_release);
+    waste_pipeline_ring(c->p, WASTE_STAGE_COMPUTE);
+    waste_supervisor_wake(c->supervisor);
+}
+
+/* What is followed while a request runs. */
+struct follow {
+    uint64_t seq;
+    uint32_t epoch; /* of the conversation */
+    uint32_t seen;  /* log entries passed on */
+    bool stopped;   /* on_token wants no more */
+};
+
+/* Passes on what has been committed since. */
+static void deliver(struct waste_client *c, const struct waste_request_spec *spec, struct follow *f,
+                    struct waste_outcome *out, double *first)
+{
+    /* acquire: pairs with compute's release of the commit; log entries up to it are valid */
+    uint64_t commit = atomic_load_explicit(&c->p->session->commit, memory_order_acquire);
+    const uint32_t *log = waste_pipeline_log(c->p);
+
+    if (waste_commit_epoch(commit) != f->epoch)
+        return; /* not this conversation yet */
+    uint32_t position = waste_commit_position(commit);
+    uint32_t prompt_end = c->p->session->request.prompt_end;
+    uint32_t known = position >= prompt_end ? position + 1 : 0;
+    if (spec->max_tokens == 0)
+        return;
+    if (known > prompt_end + spec->max_tokens)
+        known = prompt_end + spec->max_tokens;
+    while (f->seen < known && f->seen < c->p->options.ctx) {
+        if (out->tokens++ == 0)
+            *first = (double)waste_now_ns() / 1e9;
+        uint32_t id = log[f->seen++];
+        if (spec->on_token != NULL && !f->stopped && spec->on_token(spec->arg, id) != 0)
+            f->stopped = true;
+    }
+    if (f->seen > c->known)
+        c->known = f->seen;
+}
+
+/* The end of a request in words. */
+static int conclude(struct waste_client *c, struct waste_outcome *out, struct waste_error *err)
+{
+    const struct waste_reply *reply = &c->p->session->reply;
+
+    out->status = (enum waste_reply_status)reply->status;
+    if (out->status != WASTE_REPLY_ERROR)
+        return 0;
+    int failure = waste_supervisor_failure(c->supervisor, err);
+    if (failure == 2)
+        return failure;
+    waste_error_set(err, 0, "%.*s", (int)sizeof(reply->error) - 1, reply->error);
+    return 1;
+}
+
+int waste_client_request(struct waste_client *c, const struct waste_request_spec *spec,
+                         struct waste_outcome *out, struct waste_error *err)
+{
+    struct waste_control *control = c->p->shm.control;
+    struct waste_session *session = c->p->session;
+    double first = 0, start = (double)waste_now_ns() / 1e9;
+    /* relaxed: no request runs, so nothing moves it */
+    uint64_t commit = atomic_load_explicit(&session->commit, memory_order_relaxed);
+    struct follow f = {.epoch = waste_commit_epoch(commit) + c->fresh};
+
+    *out = (struct waste_outcome){.prompt_tokens = spec->count};
+    if (spec->count == 0 || spec->count >= c->p->options.ctx - c->known)
+        return waste_error_set(err, 2, "%u tokens do not fit: the context holds %u, %u are taken",
+                               spec->count, c->p->options.ctx, c->known);
+    snapshot(c, out);
+    post(c, spec);
+    c->fresh = false;
+    f.seq = atomic_load_explicit(&session->request.seq, memory_order_relaxed);
+    f.seen = c->known;
+    for (;;) {
+        uint32_t bell = waste_bell_seq(&control->client_bell);
+        /* acquire: pairs with the release of a reply; the last commit came before it */
+        bool over = atomic_load_explicit(&session->reply.seq, memory_order_acquire) == f.seq;
+        deliver(c, spec, &f, out, &first);
+        if (over)
+            break;
+        if (is_cancelled(c) || f.stopped) {
+            atomic_store_explicit(&session->request.cancel, 1, memory_order_release);
+            waste_pipeline_ring(c->p, WASTE_STAGE_COMPUTE);
+        }
+        waste_bell_wait(&control->client_bell, bell, LOOK_NS, 0);
+    }
+    double end = (double)waste_now_ns() / 1e9;
+    out->prefill_seconds = (out->tokens > 0 ? first : end) - start;
+    out->decode_seconds = out->tokens > 0 ? end - first : 0;
+    snapshot(c, out);
+    return conclude(c, out, err);
+}
+
+double waste_outcome_rate(const struct waste_outcome *o)
+{
+    return o->tokens > 1 && o->decode_seconds > 0 ? (o->tokens - 1) / o->decode_seconds : 0;
+}

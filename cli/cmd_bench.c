@@ -1,0 +1,186 @@
+/* waste-run bench: prefill and decode, measured apart. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cmd.h"
+#include "cli/engine.h"
+#include "cli/output.h"
+#include "cli/units.h"
+
+enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
+
+struct measured {
+    double prefill_seconds, decode_seconds;
+    uint32_t prefilled, decoded;
+    uint64_t counter[WASTE_COUNTER_COUNT];
+    uint32_t restarts[WASTE_STAGE_COUNT];
+};
+
+static int read_ids_file(const char *path, struct waste_ids *out)
+{
+    FILE *f = fopen(path, "rbe");
+    char *text = NULL;
+    size_t room = 0;
+    uint32_t *ids = NULL, count = 0;
+
+    if (f == NULL)
+        return waste_fail(2, "cannot read %s: %s", path, strerror(errno));
+    ssize_t n = getdelim(&text, &room, '\0', f);
+    fclose(f);
+    int rc = -EINVAL;
+    if (n > 0 && n < IDS_FILE_MAX) {
+        for (char *p = text; *p != '\0'; p++) /* "[1, 2, 3]" and one id a line are fine too */
+            if (strchr("[]\n\t ", *p) != NULL)
+                *p = ' ';
+        for (char *p = text; *p != '\0'; p++)
+            if (*p == ' ' && strspn(p, " ") > 0 && p > text && p[-1] >= '0' && p[-1] <= '9' &&
+                p[strspn(p, " ")] >= '0' && p[strspn(p, " ")] <= '9')
+                *p = ',';
+        rc = waste_units_parse_ids(text, &ids, &count);
+    }
+    free(text);
+    if (rc == 0)
+        rc = waste_ids_append(out, ids, count);
+    free(ids);
+    return rc == 0 ? 0 : waste_fail(2, "%s holds no list of token ids", path);
+}
+
+/* Without a file: ids spread over the vocabulary, the same every time. */
+static int default_ids(const struct waste_engine *e, struct waste_ids *out)
+{
+    for (uint32_t i = 0; i < DEFAULT_PROMPT; i++)
+        if (waste_ids_add(out, (uint32_t)((i * UINT64_C(2654435761)) % e->model->config.vocab)) !=
+            0)
+            return waste_fail(1, "out of memory");
+    return 0;
+}
+
+static void add(struct measured *m, const struct waste_outcome *o)
+{
+    for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
+        m->counter[i] += o->counter[i];
+    for (int i = 0; i < WASTE_STAGE_COUNT; i++)
+        m->restarts[i] += o->restarts[i];
+}
+
+static int request(struct waste_engine *e, const uint32_t *ids, size_t count, uint32_t generate,
+                   struct waste_outcome *o)
+{
+    struct waste_sampling sampling = {.top_p = 1, .ignore_eos = true};
+    struct waste_request_spec spec = {
+        .ids = ids,
+        .count = (uint32_t)count,
+        .max_tokens = generate,
+        .sampling = &sampling,
+    };
+    struct waste_error err;
+
+    int rc = waste_client_request(&e->client, &spec, o, &err);
+    if (rc != 0)
+        return waste_fail(rc, "%s", err.text);
+    return o->status == WASTE_REPLY_CANCELLED ? waste_fail(1, "ended before it was through") : 0;
+}
+
+/* The prompt at once, then decode what the model says. */
+static int measure(struct waste_engine *e, const struct waste_ids *ids, struct measured *m)
+{
+    struct waste_outcome o;
+
+    int rc = request(e, ids->id, ids->count, e->args->tokens + 1, &o);
+    if (rc != 0)
+        return rc;
+    add(m, &o);
+    m->prefilled = o.prompt_tokens;
+    m->prefill_seconds = o.prefill_seconds;
+    m->decoded = o.tokens > 0 ? o.tokens - 1 : 0;
+    m->decode_seconds = o.decode_seconds;
+    return 0;
+}
+
+/* Given ids, one request each. */
+static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, struct measured *m)
+{
+    for (size_t i = 0; i < ids->count; i++) {
+        struct waste_outcome o;
+        int rc = request(e, ids->id + i, 1, 0, &o);
+        if (rc != 0)
+            return rc;
+        add(m, &o);
+        m->decoded++;
+        m->decode_seconds += o.prefill_seconds;
+    }
+    return 0;
+}
+
+static double rate(uint32_t tokens, double seconds)
+{
+    return seconds > 0 ? tokens / seconds : 0;
+}
+
+static json_t *make_json(const struct measured *m)
+{
+    double wait = (double)m->counter[WASTE_C_EXPERT_WAIT_NS] / 1e9;
+    double step = (double)m->counter[WASTE_C_STEP_NS] / 1e9;
+    struct waste_outcome o = {.prompt_tokens = m->prefilled,
+                              .tokens = m->decoded,
+                              .prefill_seconds = m->prefill_seconds,
+                              .decode_seconds = m->decode_seconds};
+
+    memcpy(o.counter, m->counter, sizeof(o.counter));
+    memcpy(o.restarts, m->restarts, sizeof(o.restarts));
+    json_t *object = waste_output_json(&o);
+    json_t *more = json_pack("{s:f, s:f, s:{s:f, s:f}}", "decode_tok_per_s",
+                             rate(m->decoded, m->decode_seconds), "prefill_tok_per_s",
+                             rate(m->prefilled, m->prefill_seconds), "phases", "wait", wait,
+                             "compute", step - wait);
+    if (object != NULL && more != NULL) {
+        json_object_update(object, more);
+        json_object_set_new(object, "tok_per_s", json_real(rate(m->decoded, m->decode_seconds)));
+    }
+    json_decref(more);
+    return object;
+}
+
+static void print_text(const struct measured *m)
+{
+    uint64_t hits = m->counter[WASTE_C_HITS], misses = m->counter[WASTE_C_MISSES];
+    char size[24];
+
+    if (m->prefilled > 0)
+        printf("prefill  %8.2f tokens/s  (%u tokens, %.3f s)\n",
+               rate(m->prefilled, m->prefill_seconds), m->prefilled, m->prefill_seconds);
+    printf("decode   %8.2f tokens/s  (%u tokens, %.3f s)\n", rate(m->decoded, m->decode_seconds),
+           m->decoded, m->decode_seconds);
+    printf("waiting  %8.3f s for experts\n", (double)m->counter[WASTE_C_EXPERT_WAIT_NS] / 1e9);
+    printf("experts  %8.1f %% in memory, %s read\n",
+           hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 100,
+           waste_units_format_size(m->counter[WASTE_C_BYTES_READ], size, sizeof(size)));
+}
+
+int waste_cmd_bench(const struct waste_args *args)
+{
+    struct waste_engine e;
+    struct waste_ids ids = {0};
+    struct measured m = {0};
+    uint32_t ctx;
+
+    int rc = waste_engine_load(&e, args, true);
+    if (rc == 0)
+        rc = args->ids_file != NULL ? read_ids_file(args->ids_file, &ids) : default_ids(&e, &ids);
+    if (rc == 0)
+        rc = waste_engine_fit(&e, ids.id, ids.count, args->step ? 0 : args->tokens + 1, &ctx);
+    if (rc == 0)
+        rc = waste_engine_start(&e, ctx);
+    if (rc == 0)
+        rc = args->step ? measure_steps(&e, &ids, &m) : measure(&e, &ids, &m);
+    if (rc == 0 && args->json)
+        rc = waste_output_print_json(make_json(&m));
+    else if (rc == 0)
+        print_text(&m);
+    waste_ids_finish(&ids);
+    waste_engine_finish(&e);
+    return rc;
+}

@@ -1,0 +1,275 @@
+#include "cli/engine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cli/signals.h"
+#include "cli/supervisor_int.h"
+#include "cli/units.h"
+
+enum { TEXT_MAX = 64 << 20 };                   /* of a prompt from stdin */
+#define OWN_LATER (UINT64_C(1) << 20)           /* what waste-run still grows by after planning */
+#define PROGRESS_AFTER_NS (2 * WASTE_SECOND_NS) /* a load that takes longer is shown */
+
+int waste_fail(int code, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    fputs("waste-run: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return code;
+}
+
+int waste_engine_load(struct waste_engine *e, const struct waste_args *args, bool words_optional)
+{
+    struct waste_error err;
+
+    *e = (struct waste_engine){.args = args, .dir = args->positional[0]};
+    if (waste_container_open(e->dir, &e->model, &err) != 0)
+        return waste_fail(2, "%s", err.text);
+    int rc = waste_tokenizer_open(e->dir, e->model->config.vocab, &e->tokenizer, &err);
+    if (rc == -ENOENT && words_optional)
+        return 0;
+    if (rc == 0)
+        rc = waste_markup_open(e->dir, e->tokenizer, args->raw, &e->markup, &err);
+    return rc == 0 ? 0 : waste_fail(2, "%s", err.text);
+}
+
+int waste_engine_fit(const struct waste_engine *e, const uint32_t *ids, size_t count,
+                     uint32_t generate, uint32_t *out_ctx)
+{
+    const struct waste_config *config = &e->model->config;
+    uint64_t most = config->max_context > 0 ? config->max_context : INT32_MAX;
+    uint64_t ctx = e->args->ctx;
+
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] >= config->vocab)
+            return waste_fail(2, "token id %u is outside the vocabulary of %u", ids[i],
+                              config->vocab);
+    if (ctx > most)
+        return waste_fail(
+            2, "option --ctx: %" PRIu64 " is more than the model's %" PRIu64 " positions", ctx,
+            most);
+    if (ctx == 0) {
+        uint64_t need = count + (uint64_t)generate + 1;
+        ctx = need > WASTE_CTX_DEFAULT ? (need + 255) / 256 * 256 : WASTE_CTX_DEFAULT;
+        if (ctx > most)
+            ctx = most;
+    }
+    if (count >= ctx)
+        return waste_fail(2,
+                          "the prompt has %zu tokens and the context holds %" PRIu64
+                          ": at most %" PRIu64 " (--ctx)",
+                          count, ctx, ctx - 1);
+    *out_ctx = (uint32_t)ctx;
+    return 0;
+}
+
+static uint32_t count_cpus(const uint64_t *mask)
+{
+    uint32_t count = 0;
+
+    for (int i = 0; i < WASTE_CPU_WORDS; i++)
+        count += (uint32_t)__builtin_popcountll(mask[i]);
+    return count;
+}
+
+static void fill_options(const struct waste_engine *e, uint32_t ctx, struct waste_options *out)
+{
+    const struct waste_args *a = e->args;
+    uint32_t listed = count_cpus(a->cpus);
+
+    *out = (struct waste_options){
+        .threads = a->threads > 0 ? a->threads
+                   : listed > 0   ? listed
+                                  : waste_machine_cpus(),
+        .io = a->io,
+        .verify = !a->no_verify,
+        .lookahead =
+            a->lookahead == WASTE_LOOKAHEAD_DEFAULT ? e->model->config.top_k : a->lookahead,
+        .ctx = ctx,
+    };
+    memcpy(out->cpus, a->cpus, sizeof(out->cpus));
+}
+
+int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
+{
+    struct waste_machine_rss rss;
+    struct waste_options options;
+    struct waste_error err;
+
+    if (waste_machine_memory(&waste_machine_proc, &e->memory) != 0)
+        return waste_fail(1, "cannot read /proc/meminfo");
+    fill_options(e, ctx, &options);
+    waste_machine_rss((int32_t)getpid(), &rss);
+    struct waste_plan_input in = {
+        .model = e->model,
+        .ctx = ctx,
+        .threads = options.threads,
+        .lookahead = options.lookahead,
+        .budget_bytes = e->args->budget_bytes,
+        .own_bytes = rss.anon + rss.file + OWN_LATER,
+        .memory = &e->memory,
+    };
+    if (waste_plan_make(&in, &e->plan, &err) != 0)
+        return waste_fail(2, "%s", err.text);
+    return 0;
+}
+
+struct progress {
+    int64_t start_ns;
+    bool shown, wanted;
+};
+
+static void show_progress(void *arg, uint64_t loaded, uint64_t total)
+{
+    struct progress *p = arg;
+    char a[24], b[24];
+
+    if (!p->wanted || waste_now_ns() - p->start_ns < PROGRESS_AFTER_NS)
+        return;
+    fprintf(stderr, "\rloading the trunk: %s of %s, %.0f %%  ",
+            waste_units_format_size(loaded, a, sizeof(a)),
+            waste_units_format_size(total, b, sizeof(b)), 100.0 * (double)loaded / (double)total);
+    p->shown = true;
+}
+
+static bool ended(void *arg)
+{
+    (void)arg;
+    return waste_signals_ended();
+}
+
+static void on_stop(void *arg)
+{
+    (void)arg;
+    waste_signals_raise();
+}
+
+static int wait_ready(struct waste_engine *e)
+{
+    struct progress progress = {
+        .start_ns = waste_now_ns(),
+        .wanted = !e->args->quiet && isatty(STDERR_FILENO),
+    };
+    struct waste_error err;
+
+    int rc = waste_client_wait_ready(&e->client, show_progress, &progress, &err);
+    if (progress.shown)
+        fputs("\r\033[K", stderr);
+    if (rc == -ECANCELED)
+        return waste_fail(1, "ended before the pipeline was ready");
+    return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
+}
+
+int waste_engine_start(struct waste_engine *e, uint32_t ctx)
+{
+    struct waste_options options;
+    struct waste_error err;
+
+    int rc = waste_engine_plan(e, ctx);
+    if (rc != 0)
+        return rc;
+    if (waste_spawn_find(&e->programs, &err) != 0)
+        return waste_fail(2, "%s", err.text);
+    fill_options(e, ctx, &options);
+    if (waste_pipeline_create(&e->pipeline, e->dir, e->model, &e->plan, &options, &err) != 0)
+        return waste_fail(1, "%s", err.text);
+    e->has_pipeline = true;
+    waste_signals_install();
+    struct waste_supervisor_options how = {
+        .hang_seconds = e->args->hang_seconds,
+        .hang_loading_seconds = e->args->hang_seconds * 6,
+        .no_router = options.lookahead == 0,
+        .on_stop = on_stop,
+    };
+    if (waste_supervisor_start(&e->pipeline, &e->programs, &how, &e->supervisor, &err) != 0)
+        return waste_fail(1, "%s", err.text);
+    waste_client_init(&e->client, &e->pipeline, e->supervisor);
+    e->client.cancelled = ended;
+    return wait_ready(e);
+}
+
+void waste_engine_finish(struct waste_engine *e)
+{
+    waste_supervisor_stop(e->supervisor);
+    if (e->has_pipeline)
+        waste_pipeline_finish(&e->pipeline);
+    waste_markup_destroy(e->markup);
+    waste_tokenizer_destroy(e->tokenizer);
+    free(e->model);
+}
+
+void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *out)
+{
+    const struct waste_args *a = e->args;
+    const struct waste_config *config = &e->model->config;
+
+    *out = (struct waste_sampling){
+        .temp = a->temp,
+        .top_p = a->top_p,
+        .top_k = a->top_k,
+        .seed = a->seed,
+        .ignore_eos = a->ignore_eos,
+    };
+    if (!a->seed_given && getrandom(&out->seed, sizeof(out->seed), 0) != sizeof(out->seed))
+        out->seed = (uint64_t)waste_now_ns();
+    if (e->markup != NULL) {
+        out->eos_count = waste_markup_eos(e->markup, config, out->eos);
+    } else {
+        memcpy(out->eos, config->eos, sizeof(out->eos));
+        out->eos_count = config->eos_count;
+    }
+}
+
+static int read_stdin(char **out, size_t *out_bytes)
+{
+    size_t room = 1 << 16, bytes = 0;
+    char *text = malloc(room);
+
+    while (text != NULL && bytes <= TEXT_MAX) {
+        if (bytes + 1 >= room) {
+            room *= 2;
+            char *more = realloc(text, room);
+            if (more == NULL)
+                break;
+            text = more;
+        }
+        size_t n = fread(text + bytes, 1, room - bytes - 1, stdin);
+        if (n == 0) {
+            if (ferror(stdin) || text == NULL)
+                break;
+            text[bytes] = '\0';
+            *out = text;
+            *out_bytes = bytes;
+            return 0;
+        }
+        bytes += n;
+    }
+    free(text);
+    if (bytes > TEXT_MAX)
+        return waste_fail(2, "stdin: more than %d bytes", TEXT_MAX);
+    return waste_fail(1, "stdin: %s", strerror(errno));
+}
+
+int waste_engine_text(const struct waste_args *args, char **out, size_t *out_bytes)
+{
+    const char *given = args->positional_count > 1 ? args->positional[1] : NULL;
+
+    if (given == NULL || strcmp(given, "-") == 0)
+        return read_stdin(out, out_bytes);
+    *out = strdup(given);
+    if (*out == NULL)
+        return waste_fail(1, "out of memory");
+    *out_bytes = strlen(given);
+    return 0;
+}

@@ -1,0 +1,62 @@
+/*
+ * What every command that runs a model does: open the container, its words and its markup; plan;
+ * start the pipeline and wait for it; end it. Functions print their own one line on stderr and
+ * return an exit code (0, 1, 2).
+ */
+#ifndef WASTE_CLI_ENGINE_H
+#define WASTE_CLI_ENGINE_H
+
+#include "cli/client.h"
+#include "cli/markup.h"
+#include "cli/options.h"
+#include "cli/tokenizer.h"
+
+enum { WASTE_CTX_DEFAULT = 4096 };
+
+struct waste_engine {
+    const struct waste_args *args;
+    const char *dir;
+    struct waste_model *model;
+    struct waste_tokenizer *tokenizer; /* NULL: the container has none and none is needed */
+    struct waste_markup *markup;
+    struct waste_machine_memory memory;
+    struct waste_plan plan;
+    struct waste_programs programs;
+    struct waste_pipeline pipeline;
+    struct waste_supervisor *supervisor;
+    struct waste_client client;
+    bool has_pipeline;
+};
+
+/* Container, tokenizer, markup. With `words_optional` a container without tokenizer.model will do.
+ */
+int waste_engine_load(struct waste_engine *e, const struct waste_args *args, bool words_optional);
+
+/*
+ * The context: --ctx, or 4096, or more when the prompt and what is to be generated need it; never
+ * more than the model's own limit. Refuses a prompt that does not fit, and ids out of range.
+ */
+int waste_engine_fit(const struct waste_engine *e, const uint32_t *ids, size_t count,
+                     uint32_t generate, uint32_t *out_ctx);
+
+/* Does the budget's sums for `ctx` positions. */
+int waste_engine_plan(struct waste_engine *e, uint32_t ctx);
+
+/* Plans, starts the stages, waits until they serve. */
+int waste_engine_start(struct waste_engine *e, uint32_t ctx);
+
+void waste_engine_finish(struct waste_engine *e);
+
+/* The sampling that the options ask for. */
+void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *out);
+
+/* One line on stderr. Returns code. */
+int waste_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * The text of a command: the positional after MODEL, or stdin for "-" or when there is none.
+ * malloc'd. 0 or an exit code.
+ */
+int waste_engine_text(const struct waste_args *args, char **out, size_t *out_bytes);
+
+#endif

@@ -1,0 +1,105 @@
+/* --help, made of the tables and of what each command has to say for itself. */
+#include "cli/options_int.h"
+
+#define RUN_EXAMPLES                                                                               \
+    "  waste-run models/demo.waste \"What is the capital of Italy?\"\n"                            \
+    "  waste-run run models/demo.waste --ids 1283,265,279 -n 48 --json\n"                          \
+    "  waste-run k3.waste --budget 46G --temp 0.6 --top-p 0.95 - < question.txt\n"
+
+static const struct {
+    const char *about;    /* a paragraph */
+    const char *examples; /* one a line, indented */
+} texts[WASTE_COMMAND_COUNT] = {
+    [WASTE_CMD_RUN] =
+        {"Starts the pipeline, generates, and ends it. The text goes to stdout as it comes, a\n"
+         "status line to stderr. The prompt is wrapped in the model's chat markup unless --raw is\n"
+         "given; text never becomes a control token. '-' reads the prompt from stdin. Without a\n"
+         "prompt and with a terminal, 'waste-run MODEL' is 'waste-run chat MODEL'.\n",
+         RUN_EXAMPLES},
+    [WASTE_CMD_CHAT] =
+        {"A conversation that keeps its state between the turns, so that each turn costs its own\n"
+         "tokens only. /reset starts over, /stats shows counters, /help the rest.\n",
+         "  waste-run chat models/demo.waste --temp 0.6\n"},
+    [WASTE_CMD_EVAL] =
+        {"Runs the text (without chat markup) or --ids through the model and shows which tokens\n"
+         "would follow, with their probabilities. --logits writes what the numbers were made of.\n",
+         "  waste-run eval models/demo.waste --ids 1283,265 --logits last.f32\n"
+         "  waste-run eval models/demo.waste \"In the beginning\" --top 5 --json\n"},
+    [WASTE_CMD_TOKENIZE] =
+        {"Shows the ids of a text, as --ids takes them. Text is plain text: what looks like a\n"
+         "control token is none, unless --markup is given. Without TEXT, or with -, it comes from\n"
+         "stdin.\n",
+         "  waste-run tokenize models/demo.waste \"Hello world\" --json\n"
+         "  waste-run tokenize --tokenizer kimi.tiktoken --jsonl < texts.jsonl\n"},
+    [WASTE_CMD_DETOKENIZE] =
+        {"Writes the very bytes of token ids, control tokens as their texts.\n",
+         "  waste-run detokenize models/demo.waste 312,331,274\n"},
+    [WASTE_CMD_BENCH] =
+        {"Measures prefill and decode apart. --step feeds given ids through decode one at a time,\n"
+         "so that two engines can be compared on the same routing.\n",
+         "  waste-run bench models/demo.waste --tokens 64 --json\n"
+         "  waste-run bench k3.waste --ids-file prompt.ids --step\n"},
+    [WASTE_CMD_PLAN] =
+        {"Adds up control, trunk and session segments, every process and the cache, and shows the\n"
+         "floor, the budget and what it buys. A budget under the floor is refused.\n",
+         "  waste-run plan k3.waste --budget 46G\n"
+         "  waste-run plan models/demo.waste --json\n"},
+    [WASTE_CMD_INFO] =
+        {"Shows the architecture and the formats of a container, after checking it.\n",
+         "  waste-run info models/demo.waste\n"},
+    [WASTE_CMD_PS] =
+        {"Lists the pipelines of this user and the state, activity and memory of each process.\n",
+         "  waste-run ps\n"},
+    [WASTE_CMD_STATS] =
+        {"Shows stages, rates and all counters of a running pipeline. Looking changes nothing.\n",
+         "  waste-run stats --json\n"},
+    [WASTE_CMD_RESTART] = {"Asks a stage to finish what it must, exit, and be started again. The "
+                           "output of a request\n"
+                           "in progress stays the same; the trunk is not read again.\n",
+                           "  waste-run restart compute\n"
+                           "  waste-run restart all --pid 4711\n"},
+    [WASTE_CMD_STOP] = {"Ends a pipeline as Ctrl-C would: what was generated is printed first.\n",
+                        "  waste-run stop\n"},
+    [WASTE_CMD_LOG] =
+        {"Shows what the stages reported, oldest first, also those that have died since.\n",
+         "  waste-run log\n"},
+};
+
+static void help_options(FILE *out, uint32_t commands)
+{
+    fputs("\noptions:\n", out);
+    for (size_t i = 0; i < waste_option_count; i++) {
+        const struct waste_option *o = &waste_option_table[i];
+        char left[40];
+        if (o->help == NULL || (o->commands & commands) == 0)
+            continue;
+        snprintf(left, sizeof(left), "%s %s", o->name, o->argument != NULL ? o->argument : "");
+        fprintf(out, "  %-20s %s\n", left, o->help);
+    }
+}
+
+void waste_args_help(FILE *out, enum waste_command command)
+{
+    if (command != WASTE_COMMAND_COUNT) {
+        const struct waste_command_info *c = &waste_command_table[command];
+        fprintf(out, "usage: waste-run %s %s%s[options]\n%s\n\n%s", c->name, c->positionals,
+                *c->positionals != '\0' ? " " : "", c->summary, texts[command].about);
+        help_options(out, UINT32_C(1) << command);
+        fprintf(out, "\nexamples:\n%s", texts[command].examples);
+        return;
+    }
+    fputs("usage: waste-run MODEL [PROMPT | -] [options]\n"
+          "       waste-run COMMAND [arguments] [options]\n"
+          "runs mixture-of-experts models larger than memory\n\ncommands:\n",
+          out);
+    for (int i = 0; i < WASTE_COMMAND_COUNT; i++) {
+        char left[48];
+        snprintf(left, sizeof(left), "%s %s", waste_command_table[i].name,
+                 waste_command_table[i].positionals);
+        fprintf(out, "  %-28s %s\n", left, waste_command_table[i].summary);
+    }
+    help_options(out, UINT32_MAX);
+    fputs("\n'waste-run COMMAND --help' shows one command, with examples.\n"
+          "exit codes: 0 done, 1 failed, 2 usage or bad configuration\n\nexamples:\n" RUN_EXAMPLES,
+          out);
+}

@@ -1,0 +1,203 @@
+#include "cli/machine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct waste_machine_paths waste_machine_proc = {
+    .meminfo = "/proc/meminfo",
+    .cgroup = "/proc/self/cgroup",
+    .mountinfo = "/proc/self/mountinfo",
+};
+
+/* A limit of this much or more is how the kernel says "none". */
+#define NO_LIMIT (UINT64_C(1) << 60)
+
+/* The number after `key` at the start of a line of `path`, times `unit`. */
+static bool read_field(const char *path, const char *key, uint64_t unit, uint64_t *out)
+{
+    FILE *f = fopen(path, "re");
+    char line[512];
+    bool found = false;
+    size_t length = strlen(key);
+
+    if (f == NULL)
+        return false;
+    while (!found && fgets(line, sizeof(line), f) != NULL) {
+        uint64_t value;
+        if (strncmp(line, key, length) == 0 && sscanf(line + length, " %" SCNu64, &value) == 1) {
+            *out = value * unit;
+            found = true;
+        }
+    }
+    fclose(f);
+    return found;
+}
+
+static bool read_number(const char *dir, const char *name, uint64_t *out)
+{
+    char path[PATH_MAX + 64];
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return read_field(path, "", 1, out); /* "max" is no number: no limit */
+}
+
+static uint64_t sub(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* One cgroup directory: its limit and what of it is left. */
+static void apply_limit(struct waste_machine_memory *m, const char *dir, bool v2)
+{
+    char stat[PATH_MAX + 64];
+    uint64_t limit, used = 0, active = 0, inactive = 0;
+
+    if (!read_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) || limit >= NO_LIMIT)
+        return;
+    read_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used);
+    snprintf(stat, sizeof(stat), "%s/memory.stat", dir);
+    read_field(stat, v2 ? "active_file " : "total_active_file ", 1, &active);
+    read_field(stat, v2 ? "inactive_file " : "total_inactive_file ", 1, &inactive);
+    used = sub(used, active + inactive); /* page cache goes when memory is wanted */
+    if (limit < m->limit_bytes) {
+        m->limit_bytes = limit;
+        m->limit_used = used;
+        snprintf(m->limit_path, sizeof(m->limit_path), "%s", dir);
+    }
+    if (sub(limit, used) < m->allowed_bytes)
+        m->allowed_bytes = sub(limit, used);
+}
+
+/* From the process's own cgroup up to the mount point. */
+static void walk_up(struct waste_machine_memory *m, const char *mount, const char *path, bool v2)
+{
+    char dir[PATH_MAX];
+    size_t base = strlen(mount);
+
+    /* a path that climbs out of a cgroup namespace cannot be seen: the mount point is the nearest
+     */
+    if (strncmp(path, "/..", 3) == 0)
+        path = "";
+    if (snprintf(dir, sizeof(dir), "%s%s", mount, path) >= (int)sizeof(dir))
+        return;
+    for (;;) {
+        apply_limit(m, dir, v2);
+        char *slash = strrchr(dir, '/');
+        if (slash == NULL || (size_t)(slash - dir) < base)
+            return;
+        *slash = '\0';
+    }
+}
+
+/* The value of a comma-separated option list holds `word`. */
+static bool has_word(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+
+    for (const char *p = list; (p = strstr(p, word)) != NULL; p += length) {
+        if ((p == list || p[-1] == ',') &&
+            (p[length] == ',' || p[length] == '\0' || p[length] == '\n'))
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Mount point of the memory controller and the part of the hierarchy mounted there. A mountinfo
+ * line: id parent dev ROOT POINT options... - TYPE source SUPER-OPTIONS.
+ */
+static bool find_mount(const char *mountinfo, bool v2, char *root, char *point)
+{
+    FILE *f = fopen(mountinfo, "re");
+    char *line = NULL;
+    size_t room = 0;
+    bool found = false;
+
+    if (f == NULL)
+        return false;
+    while (!found && getline(&line, &room, f) > 0) {
+        char type[64], super[512];
+        const char *dash = strstr(line, " - ");
+        if (dash == NULL || sscanf(line, "%*s %*s %*s %4095s %4095s", root, point) != 2 ||
+            sscanf(dash, " - %63s %*s %511s", type, super) != 2)
+            continue;
+        found = v2 ? strcmp(type, "cgroup2") == 0
+                   : strcmp(type, "cgroup") == 0 && has_word(super, "memory");
+    }
+    free(line);
+    fclose(f);
+    return found;
+}
+
+/* One line of /proc/self/cgroup: "N:controllers:path", "0::path" for v2. */
+static void apply_line(struct waste_machine_memory *m, const char *mountinfo, char *line)
+{
+    char root[PATH_MAX], point[PATH_MAX];
+    char *controllers = strchr(line, ':');
+    char *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+
+    if (path == NULL)
+        return;
+    *path++ = '\0';
+    path[strcspn(path, "\n")] = '\0';
+    controllers++;
+    bool v2 = *controllers == '\0';
+    if ((!v2 && !has_word(controllers, "memory")) || !find_mount(mountinfo, v2, root, point))
+        return;
+    size_t length = strcmp(root, "/") == 0 ? 0 : strlen(root);
+    if (strncmp(path, root, length) == 0)
+        path += length;
+    if (strcmp(path, "/") == 0)
+        path = (char *)"";
+    walk_up(m, point, path, v2);
+}
+
+int waste_machine_memory(const struct waste_machine_paths *paths, struct waste_machine_memory *out)
+{
+    struct waste_machine_memory m = {.limit_bytes = UINT64_MAX};
+    char *line = NULL;
+    size_t room = 0;
+
+    if (!read_field(paths->meminfo, "MemTotal:", 1024, &m.total_bytes))
+        return -ENOENT;
+    m.available_bytes = m.total_bytes;
+    read_field(paths->meminfo, "MemAvailable:", 1024, &m.available_bytes);
+    m.allowed_bytes = m.available_bytes;
+    FILE *f = fopen(paths->cgroup, "re");
+    while (f != NULL && getline(&line, &room, f) > 0)
+        apply_line(&m, paths->mountinfo, line);
+    free(line);
+    if (f != NULL)
+        fclose(f);
+    *out = m;
+    return 0;
+}
+
+void waste_machine_rss(int32_t pid, struct waste_machine_rss *out)
+{
+    char path[64];
+
+    *out = (struct waste_machine_rss){0};
+    snprintf(path, sizeof(path), "/proc/%d/status", pid);
+    read_field(path, "VmRSS:", 1024, &out->rss);
+    read_field(path, "RssAnon:", 1024, &out->anon);
+    read_field(path, "RssFile:", 1024, &out->file);
+    read_field(path, "RssShmem:", 1024, &out->shmem);
+    snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
+    read_field(path, "Pss:", 1024, &out->pss);
+}
+
+uint32_t waste_machine_cpus(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
+        return 1;
+    int count = CPU_COUNT(&set);
+    return count > 0 ? (uint32_t)count : 1;
+}

@@ -1,0 +1,39 @@
+/*
+ * What this machine lets us have: memory (free memory and cgroup limits, v1 and v2, all ancestors)
+ * and CPUs.
+ */
+#ifndef WASTE_CLI_MACHINE_H
+#define WASTE_CLI_MACHINE_H
+
+#include <limits.h>
+#include <stdint.h>
+
+/* Where to look; tests point these at trees of their own. */
+struct waste_machine_paths {
+    const char *meminfo, *cgroup, *mountinfo;
+};
+extern const struct waste_machine_paths waste_machine_proc; /* /proc/... */
+
+struct waste_machine_memory {
+    uint64_t total_bytes;      /* MemTotal */
+    uint64_t available_bytes;  /* MemAvailable: what can be had without swapping */
+    uint64_t limit_bytes;      /* the tightest cgroup limit, UINT64_MAX = none */
+    uint64_t limit_used;       /* of that limit, taken by what cannot be dropped */
+    uint64_t allowed_bytes;    /* the smaller of available and any limit's rest */
+    char limit_path[PATH_MAX]; /* cgroup directory the limit is set in, "" = none */
+};
+
+/* 0 or -errno (no meminfo). A cgroup that cannot be read counts as unlimited. */
+int waste_machine_memory(const struct waste_machine_paths *paths, struct waste_machine_memory *out);
+
+/* Resident memory of a process, bytes, from smaps_rollup and status. Fields that cannot be read are
+ * zero. `pss` shares every page among those who map it. */
+struct waste_machine_rss {
+    uint64_t rss, pss, anon, file, shmem;
+};
+void waste_machine_rss(int32_t pid, struct waste_machine_rss *out);
+
+/* CPUs this process may run on, at least 1. */
+uint32_t waste_machine_cpus(void);
+
+#endif

@@ -1,0 +1,75 @@
+/* waste-run: picks the command. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/cmd.h"
+
+static int (*const commands[WASTE_COMMAND_COUNT])(const struct waste_args *args) = {
+    [WASTE_CMD_RUN] = waste_cmd_run,
+    [WASTE_CMD_CHAT] = waste_cmd_chat,
+    [WASTE_CMD_EVAL] = waste_cmd_eval,
+    [WASTE_CMD_TOKENIZE] = waste_cmd_words_tokenize,
+    [WASTE_CMD_DETOKENIZE] = waste_cmd_words_detokenize,
+    [WASTE_CMD_BENCH] = waste_cmd_bench,
+    [WASTE_CMD_PLAN] = waste_cmd_plan,
+    [WASTE_CMD_INFO] = waste_cmd_info,
+    [WASTE_CMD_PS] = waste_cmd_ps,
+    [WASTE_CMD_STATS] = waste_cmd_stats,
+    [WASTE_CMD_RESTART] = waste_cmd_restart,
+    [WASTE_CMD_STOP] = waste_cmd_stop,
+    [WASTE_CMD_LOG] = waste_cmd_log,
+};
+
+/* Descriptors 0 to 2 are open, so that nothing of ours gets their numbers. */
+static void keep_standard_fds(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2)
+        close(fd);
+}
+
+/* The first word is neither a command nor a directory: say what it may have been meant for. */
+static int unknown_word(const char *word)
+{
+    const char *names[WASTE_COMMAND_COUNT];
+
+    for (int i = 0; i < WASTE_COMMAND_COUNT; i++)
+        names[i] = waste_command_name((enum waste_command)i);
+    const char *near = waste_args_nearest(word, names, WASTE_COMMAND_COUNT);
+    fprintf(stderr, "waste-run: '%.200s' is neither a command nor a model directory", word);
+    if (near != NULL)
+        fprintf(stderr, ", did you mean '%s'?", near);
+    fputc('\n', stderr);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    struct waste_args args;
+    struct stat st;
+
+    keep_standard_fds();
+    int rc = waste_args_parse(&args, argc, argv, stderr);
+    if (rc == 0 && args.version) {
+        puts("waste-run " WASTE_VERSION);
+    } else if (rc == 0 && args.help) {
+        waste_args_help(stdout, args.named ? args.command : WASTE_COMMAND_COUNT);
+    } else if (rc == 0) {
+        bool implied = !args.named;
+        if (implied && (stat(args.positional[0], &st) != 0 || !S_ISDIR(st.st_mode)))
+            rc = unknown_word(args.positional[0]);
+        else if (implied && args.positional_count == 1 && args.ids == NULL && isatty(STDIN_FILENO))
+            rc = waste_cmd_chat(&args);
+        else
+            rc = commands[args.command](&args);
+    }
+    waste_args_finish(&args);
+    return rc;
+}

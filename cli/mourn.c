@@ -1,0 +1,131 @@
+/* A stage has died: reap, repair, decide. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/repair.h"
+#include "cli/supervisor_int.h"
+
+bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, uint64_t commit)
+{
+    if (d->count == WASTE_DEATHS_MAX) {
+        memmove(&d->at[0], &d->at[1], sizeof(d->at[0]) * (WASTE_DEATHS_MAX - 1));
+        d->count--;
+    }
+    d->at[d->count].when_ns = now_ns;
+    d->at[d->count].commit = commit;
+    d->count++;
+    if (d->count < WASTE_DEATHS_MAX || now_ns - d->at[0].when_ns > WASTE_DEATHS_NS)
+        return false;
+    for (uint32_t i = 0; i < WASTE_DEATHS_MAX; i++) {
+        if (d->at[i].commit != commit)
+            return false;
+    }
+    return true;
+}
+
+/* The newest error line this process of the stage left in its log. */
+static bool last_error(struct waste_supervisor *s, enum waste_stage_id stage, char *out,
+                       size_t room)
+{
+    const struct waste_log *log = &s->p->shm.control->log[stage];
+    /* acquire: pairs with the writer's release of `next`; lines are checked one by one anyway */
+    uint64_t next = atomic_load_explicit(&log->next, memory_order_acquire);
+    uint64_t start = s->child[stage].log_start;
+
+    for (uint64_t back = 0; back < WASTE_LOG_LINES && next > start + back; back++) {
+        struct waste_log_line line;
+        if (waste_log_read(log, next - 1 - back, &line) == 1 && line.level == WASTE_LOG_ERROR) {
+            line.text[WASTE_LOG_TEXT - 1] = '\0';
+            snprintf(out, room, "%s", line.text);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void describe(const siginfo_t *info, char *out, size_t room)
+{
+    if (info->si_code == CLD_EXITED)
+        snprintf(out, room, "exit code %d", info->si_status);
+    else
+        snprintf(out, room, "signal %d (%s)", info->si_status, strsignal(info->si_status));
+}
+
+/* Exit code 2: configuration or container. Starting again would only say it again. */
+static void break_down(struct waste_supervisor *s, enum waste_stage_id stage, const char *how)
+{
+    struct waste_child *c = &s->child[stage];
+
+    c->life = WASTE_LIFE_BROKEN;
+    if (!last_error(s, stage, c->reason, sizeof(c->reason)))
+        snprintf(c->reason, sizeof(c->reason), "%s ended with %s", s->programs->path[stage], how);
+}
+
+static void tire(struct waste_supervisor *s, enum waste_stage_id stage, const char *how,
+                 uint32_t position)
+{
+    struct waste_child *c = &s->child[stage];
+    char why[WASTE_LOG_TEXT];
+    bool said = last_error(s, stage, why, sizeof(why));
+
+    c->life = WASTE_LIFE_TIRED;
+    snprintf(c->reason, sizeof(c->reason),
+             "%s died %d times within %d s at token position %u, last of %s%s%.300s",
+             waste_stage_name[stage], WASTE_DEATHS_MAX, (int)(WASTE_DEATHS_NS / WASTE_SECOND_NS),
+             position, how, said ? ": " : "", said ? why : "");
+}
+
+static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const siginfo_t *info)
+{
+    struct waste_child *c = &s->child[stage];
+    struct waste_log *log = waste_supervisor_log(s);
+    /* acquire: the step's outcome is whole or not there; nothing else is read through it */
+    uint64_t commit = atomic_load_explicit(&s->p->session->commit, memory_order_acquire);
+    bool exited = info->si_code == CLD_EXITED;
+    char how[64];
+
+    describe(info, how, sizeof(how));
+    c->life = WASTE_LIFE_IDLE;
+    if (s->stopping || c->expected)
+        return;
+    if (c->polite) {
+        waste_log_write(log, WASTE_LOG_INFO, "%s exited as asked (%s)", waste_stage_name[stage],
+                        how);
+        return;
+    }
+    if (exited && (info->si_status == 2 || info->si_status == 127))
+        break_down(s, stage, how);
+    else if (waste_deaths_add(&c->deaths, waste_now_ns(), commit))
+        tire(s, stage, how, waste_commit_position(commit));
+    if (c->life == WASTE_LIFE_IDLE)
+        waste_log_write(log, WASTE_LOG_WARNING, "%s (pid %d) died of %s at token position %u",
+                        waste_stage_name[stage], c->pid, how, waste_commit_position(commit));
+    else
+        waste_log_write(log, WASTE_LOG_ERROR, "%s", c->reason);
+}
+
+void waste_supervisor_mourn(struct waste_supervisor *s, enum waste_stage_id stage)
+{
+    struct waste_child *c = &s->child[stage];
+    struct waste_stage *record = &s->p->shm.control->stage[stage];
+    siginfo_t info = {0};
+
+    if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
+        return; /* readable for nothing */
+    waste_repair(s->p, stage);
+    judge(s, stage, &info);
+    close(c->pidfd);
+    c->pidfd = -1;
+    c->pid = 0;
+    c->polite = c->killed = c->expected = false;
+    /* release: an observer that sees OFF sees the repair too */
+    atomic_store_explicit(&record->pid, 0, memory_order_relaxed);
+    atomic_store_explicit(&record->state, WASTE_STAGE_OFF, memory_order_release);
+    waste_supervisor_publish_failure(s);
+    /* what the dead one may have published without ringing */
+    waste_pipeline_ring_all(s->p);
+}

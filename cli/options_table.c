@@ -1,0 +1,88 @@
+/* The commands and the options. */
+#include "cli/options_int.h"
+
+#define BIT(id) (UINT32_C(1) << WASTE_CMD_##id)
+#define GENERATE (BIT(RUN) | BIT(CHAT))
+#define PIPELINE (GENERATE | BIT(EVAL) | BIT(BENCH))
+#define PLANNED (PIPELINE | BIT(PLAN))
+#define WORDS (BIT(TOKENIZE) | BIT(DETOKENIZE))
+#define ATTACHED (BIT(PS) | BIT(STATS) | BIT(RESTART) | BIT(STOP) | BIT(LOG))
+#define ANY UINT32_MAX
+
+#define FIELD(name) offsetof(struct waste_args, name)
+
+const struct waste_option waste_option_table[] = {
+    {"--budget", "SIZE",
+     "bound on everything in memory; default: what 7/8 of the free memory holds", WASTE_OPT_SIZE,
+     FIELD(budget_bytes), 1, 0x1p62, PLANNED},
+    {"--ctx", "N", "token positions of the conversation; default 4096, or what the prompt needs",
+     WASTE_OPT_U32, FIELD(ctx), 1, 0x1p30, PLANNED},
+    {"-n", "N", "generate at most N tokens; default 512", WASTE_OPT_U32, FIELD(n), 0, 0x1p30,
+     GENERATE},
+    {"--ids", "LIST", "token ids in place of the text, for example 1,2,3", WASTE_OPT_IDS, 0, 0, 0,
+     BIT(RUN) | BIT(EVAL) | BIT(DETOKENIZE)},
+    {"--raw", NULL, "no chat markup around the prompt", WASTE_OPT_FLAG, FIELD(raw), 0, 0, BIT(RUN)},
+    {"--system", "TEXT", "a system message before the conversation", WASTE_OPT_STRING,
+     FIELD(system_text), 0, 0, GENERATE},
+    {"--think", NULL, "show the thinking channel too", WASTE_OPT_FLAG, FIELD(think), 0, 0,
+     GENERATE},
+    {"--ignore-eos", NULL, "go on past end tokens", WASTE_OPT_FLAG, FIELD(ignore_eos), 0, 0,
+     GENERATE},
+    {"--temp", "F", "sampling temperature; default 0, the likeliest token", WASTE_OPT_FLOAT,
+     FIELD(temp), 0, 100, GENERATE},
+    {"--top-p", "F", "sample from the likeliest tokens that sum to this probability; default 1",
+     WASTE_OPT_FLOAT, FIELD(top_p), 0, 1, GENERATE},
+    {"--top-k", "N", "sample from the N likeliest tokens; default 0, all", WASTE_OPT_U32,
+     FIELD(top_k), 0, 0x1p30, GENERATE},
+    {"--seed", "N", "seed of the sampling; default: a new one each run", WASTE_OPT_SEED,
+     FIELD(seed), 0, 0x1p64, GENERATE},
+    {"--threads", "N", "threads of compute; default: the CPUs this process may use", WASTE_OPT_U32,
+     FIELD(threads), 1, 1024, PLANNED},
+    {"--cpus", "LIST", "CPUs of compute's threads, for example 0-3,8", WASTE_OPT_CPUS, FIELD(cpus),
+     0, 0, PLANNED},
+    {"--io", "MODE", "auto, uring or pread", WASTE_OPT_IO, FIELD(io), 0, 0, PIPELINE},
+    {"--lookahead", "N", "experts a layer to read ahead of the router; 0: off; default: as chosen",
+     WASTE_OPT_U32, FIELD(lookahead), 0, 65535, PLANNED},
+    {"--verify", NULL, "check the crc32 of every expert read (the default)", WASTE_OPT_UNFLAG,
+     FIELD(no_verify), 0, 0, PIPELINE},
+    {"--no-verify", NULL, "trust the disk", WASTE_OPT_FLAG, FIELD(no_verify), 0, 0, PIPELINE},
+    {"--hang-seconds", "N", "kill and restart a stage silent for N seconds; default 10",
+     WASTE_OPT_U32, FIELD(hang_seconds), 1, 86400, PIPELINE},
+    {"--logits", "FILE", "write the last position's logits, little-endian float32",
+     WASTE_OPT_STRING, FIELD(logits_path), 0, 0, BIT(EVAL)},
+    {"--all", NULL, "write every position's logits, one after the other", WASTE_OPT_FLAG,
+     FIELD(all), 0, 0, BIT(EVAL)},
+    {"--top", "N", "rows of the table; default 10", WASTE_OPT_U32, FIELD(top), 0, 1000, BIT(EVAL)},
+    {"--tokens", "N", "tokens to decode; default 32", WASTE_OPT_U32, FIELD(tokens), 1, 0x1p30,
+     BIT(BENCH)},
+    {"--ids-file", "FILE", "token ids of the prompt, one list", WASTE_OPT_STRING, FIELD(ids_file),
+     0, 0, BIT(BENCH)},
+    {"--step", NULL, "feed the given ids one at a time through decode", WASTE_OPT_FLAG, FIELD(step),
+     0, 0, BIT(BENCH)},
+    {"--model", "DIR", "the container, in place of MODEL", WASTE_OPT_STRING, FIELD(model_path), 0,
+     0, WORDS},
+    {"--tokenizer", "FILE", "a ranks file, in place of MODEL", WASTE_OPT_STRING,
+     FIELD(tokenizer_path), 0, 0, WORDS},
+    {"--markup", NULL, "special tokens' texts become those tokens", WASTE_OPT_FLAG, FIELD(markup),
+     0, 0, BIT(TOKENIZE)},
+    {"--jsonl", NULL, "one JSON value a line in, one out", WASTE_OPT_FLAG, FIELD(jsonl), 0, 0,
+     WORDS},
+    {"--pid", "N", "the waste-run meant, when several run", WASTE_OPT_U32, FIELD(pid), 1,
+     0x7fffffff, ATTACHED},
+    {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
+     ANY & ~(BIT(CHAT) | BIT(RESTART) | BIT(STOP) | BIT(LOG))},
+    {"-q", NULL, "no status line", WASTE_OPT_FLAG, FIELD(quiet), 0, 0, PIPELINE},
+    {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(help), 0, 0, ANY},
+    {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(help), 0, 0, ANY},
+    {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(version), 0, 0, ANY},
+};
+const size_t waste_option_count = sizeof(waste_option_table) / sizeof(waste_option_table[0]);
+_Static_assert(sizeof(waste_option_table) / sizeof(waste_option_table[0]) <= 64,
+               "options given are a bit mask");
+
+const struct waste_command_info waste_command_table[WASTE_COMMAND_COUNT] = {
+#define WASTE_X(id, word, args, few, many, text)                                                   \
+    {.name = word, .positionals = args, .summary = text, .least = few, .most = many},
+    WASTE_COMMANDS(WASTE_X)
+#undef WASTE_X
+};

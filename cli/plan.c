@@ -1,0 +1,152 @@
+#include "cli/plan.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/units.h"
+#include "shm/session.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static uint64_t round_page(uint64_t bytes)
+{
+    return (bytes + 4095) & ~UINT64_C(4095);
+}
+
+static uint32_t moe_layers(const struct waste_model *model)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < model->config.layers; i++)
+        count += waste_model_layer(model, i)->is_moe;
+    return count;
+}
+
+static uint32_t min_u32(uint64_t a, uint64_t b)
+{
+    uint64_t least = a < b ? a : b;
+
+    return least < UINT32_MAX - 1 ? (uint32_t)least : UINT32_MAX - 1;
+}
+
+/* All that `slots` slots need, with the control segment's descriptors for them. */
+static uint64_t total_with(const struct waste_plan *p, const struct waste_model *model,
+                           uint32_t slots)
+{
+    uint64_t total = round_page(waste_control_bytes(model, slots)) + p->trunk_bytes +
+                     p->session_bytes + p->own_bytes + (uint64_t)slots * model->expert.record_bytes;
+
+    for (int s = 0; s < WASTE_STAGE_COUNT; s++)
+        total += p->stage_bytes[s];
+    return total;
+}
+
+/* The most slots that stay within `bytes`; the floor is known to fit. */
+static uint32_t slots_within(const struct waste_plan *p, const struct waste_model *model,
+                             uint64_t bytes)
+{
+    uint32_t low = p->floor_slots, high = p->expert_slots;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        if (total_with(p, model, mid) <= bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* floor + 3, 2, 1, 0 working sets, the largest that is allowed. */
+static uint64_t default_budget(const struct waste_plan *p, const struct waste_model *model)
+{
+    for (uint32_t sets = 3; sets > 0; sets--) {
+        uint32_t slots =
+            min_u32(p->floor_slots + (uint64_t)sets * p->working_set_slots, p->expert_slots);
+        uint64_t total = total_with(p, model, slots);
+        if (total <= p->allowed_bytes)
+            return total;
+    }
+    return p->floor_bytes;
+}
+
+static int check_budget(const struct waste_plan *p, const struct waste_machine_memory *memory,
+                        struct waste_error *err)
+{
+    char a[24], b[24];
+
+    if (p->budget_given && p->budget_bytes < p->floor_bytes)
+        return waste_error_set(
+            err, -EINVAL,
+            "budget %s is under the floor of this model: --budget %" PRIu64 "K (%s) would do",
+            waste_units_format_size(p->budget_bytes, a, sizeof(a)), (p->floor_bytes + 1023) / 1024,
+            waste_units_format_size(p->floor_bytes, b, sizeof(b)));
+    if (!p->budget_given && p->budget_bytes > p->allowed_bytes)
+        return waste_error_set(err, -EINVAL,
+                               "not enough memory: this model needs %s, 7/8 of what is free is %s "
+                               "(--budget %" PRIu64 "K tries anyway)",
+                               waste_units_format_size(p->floor_bytes, a, sizeof(a)),
+                               waste_units_format_size(p->allowed_bytes, b, sizeof(b)),
+                               (p->floor_bytes + 1023) / 1024);
+    if (p->total_bytes > memory->limit_bytes)
+        return waste_error_set(err, -EINVAL, "budget %s is over the memory limit of %s set in %s",
+                               waste_units_format_size(p->total_bytes, a, sizeof(a)),
+                               waste_units_format_size(memory->limit_bytes, b, sizeof(b)),
+                               memory->limit_path);
+    return 0;
+}
+
+int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
+                    struct waste_error *err)
+{
+    const struct waste_model *model = in->model;
+    uint32_t layers = moe_layers(model);
+    uint32_t top_k = model->config.top_k;
+    struct waste_plan p = {
+        .trunk_bytes = round_page(model->trunk_bytes),
+        .session_bytes = round_page(waste_session_bytes(model, in->ctx)),
+        .own_bytes = in->own_bytes,
+        .allowed_bytes = in->memory->allowed_bytes / 8 * 7,
+        .budget_given = in->budget_bytes != 0,
+    };
+
+    for (int s = 0; s < WASTE_STAGE_COUNT; s++) {
+        if (s != WASTE_STAGE_ROUTER || in->lookahead > 0)
+            p.stage_bytes[s] =
+                waste_plan_stage_bytes(model, (enum waste_stage_id)s, in->threads, in->ctx);
+    }
+    p.expert_slots = min_u32((uint64_t)layers * model->config.experts, UINT32_MAX);
+    p.working_set_slots = min_u32((uint64_t)layers * top_k, p.expert_slots);
+    p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
+    p.floor_bytes = total_with(&p, model, p.floor_slots);
+    p.budget_bytes = p.budget_given ? in->budget_bytes : default_budget(&p, model);
+
+    p.slots = p.floor_slots;
+    if (p.budget_bytes >= p.floor_bytes)
+        p.slots = slots_within(&p, model, p.budget_bytes);
+    p.total_bytes = total_with(&p, model, p.slots);
+    p.control_bytes = round_page(waste_control_bytes(model, p.slots));
+    p.cache_bytes = (uint64_t)p.slots * model->expert.record_bytes;
+    int rc = check_budget(&p, in->memory, err);
+    if (rc == 0)
+        *out = p;
+    return rc;
+}
+
+/* Program, libraries, stacks and heap of a process that has done some work, measured: see
+ * cli/README.md. */
+static const uint64_t process_bytes[WASTE_STAGE_COUNT] = {
+    [WASTE_STAGE_READER] = 3 * MIB,
+    [WASTE_STAGE_COMPUTE] = 3 * MIB,
+    [WASTE_STAGE_ROUTER] = 3 * MIB,
+};
+
+uint64_t waste_plan_stage_bytes(const struct waste_model *model, enum waste_stage_id stage,
+                                uint32_t threads, uint32_t ctx)
+{
+    (void)model;
+    (void)threads;
+    (void)ctx;
+    return process_bytes[stage];
+}

@@ -1,0 +1,49 @@
+/*
+ * The memory budget: control + trunk + session + every process's own memory + cache.
+ *
+ * floor = all but the cache, plus 2 x top_k slots. The default is the largest of floor + 3, 2, 1, 0
+ * token working sets (top_k slots in every MoE layer) that fits 7/8 of what may be had. The cache
+ * is never larger than all experts. A budget under the floor is refused with the number that would
+ * do.
+ */
+#ifndef WASTE_CLI_PLAN_H
+#define WASTE_CLI_PLAN_H
+
+#include <stdint.h>
+
+#include "cli/machine.h"
+#include "reader/container.h"
+#include "shm/control.h"
+
+struct waste_plan_input {
+    const struct waste_model *model;
+    uint32_t ctx;
+    uint32_t threads;
+    uint32_t lookahead;    /* 0: no router */
+    uint64_t budget_bytes; /* 0: the default */
+    uint64_t own_bytes;    /* waste-run's own memory, tokenizer included */
+    const struct waste_machine_memory *memory;
+};
+
+struct waste_plan {
+    uint64_t control_bytes, trunk_bytes, session_bytes, cache_bytes;
+    uint64_t stage_bytes[WASTE_STAGE_COUNT]; /* private memory; 0: not started */
+    uint64_t own_bytes;
+    uint64_t floor_bytes;   /* the least budget that works */
+    uint64_t budget_bytes;  /* asked for, or the default */
+    uint64_t total_bytes;   /* what will be used: <= budget */
+    uint64_t allowed_bytes; /* 7/8 of what may be had */
+    uint32_t slots, floor_slots, working_set_slots, expert_slots;
+    bool budget_given;
+};
+
+/* Does the sums. 0, or -EINVAL with one line in err when the budget is under the floor, no budget
+ * fits or the memory limit is lower than what would be used. */
+int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
+                    struct waste_error *err);
+
+/* What a stage's process takes besides the segments. */
+uint64_t waste_plan_stage_bytes(const struct waste_model *model, enum waste_stage_id stage,
+                                uint32_t threads, uint32_t ctx);
+
+#endif

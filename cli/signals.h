@@ -1,0 +1,21 @@
+/*
+ * SIGINT, SIGTERM and SIGHUP: the first asks for a clean end, the second ends at once (the stages
+ * are set to die with us). The handler only sets flags.
+ */
+#ifndef WASTE_CLI_SIGNALS_H
+#define WASTE_CLI_SIGNALS_H
+
+#include <stdbool.h>
+
+void waste_signals_install(void);
+
+/* An end was asked for: by a signal, or by waste_signals_raise (any thread). */
+bool waste_signals_ended(void);
+void waste_signals_raise(void);
+
+/* Chat: Ctrl-C ends a reply, not the program. Forgets SIGINT alone; true if the end is still
+ * wanted.
+ */
+bool waste_signals_forget_interrupt(void);
+
+#endif

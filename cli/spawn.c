@@ -1,0 +1,89 @@
+#include "cli/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool try_path(char *out, const char *dir, const char *middle, const char *name)
+{
+    int n = snprintf(out, PATH_MAX, "%s%swaste-%s", dir, middle, name);
+
+    return n > 0 && n < PATH_MAX && access(out, X_OK) == 0;
+}
+
+int waste_spawn_find(struct waste_programs *out, struct waste_error *err)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    if (n < 0)
+        return waste_error_set(err, -errno, "cannot read /proc/self/exe: %s", strerror(errno));
+    self[n] = '\0';
+    *(strrchr(self, '/') + 1) = '\0';
+    for (int s = 0; s < WASTE_STAGE_COUNT; s++) {
+        const char *name = waste_stage_name[s];
+        char folder[64];
+        snprintf(folder, sizeof(folder), "../%s/", name);
+        if (!try_path(out->path[s], self, "", name) &&
+            !try_path(out->path[s], self, folder, name) &&
+            !try_path(out->path[s], WASTE_LIBEXECDIR, "/", name))
+            return waste_error_set(err, -ENOENT, "program waste-%s is neither in %s nor in %s",
+                                   name, self, WASTE_LIBEXECDIR);
+    }
+    return 0;
+}
+
+/* In the child of a process with threads: system calls only. */
+static void become(const struct waste_pipeline *p, const char *program, pid_t parent, int null)
+{
+    sigset_t none;
+
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before the line above */
+        _exit(1);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    dup2(null, 0);
+    dup2(2, 1); /* stdout is the user's text, and waste-run's alone */
+    for (int s = 0; s < WASTE_SEG_COUNT; s++)
+        dup2(p->fd[s], WASTE_FD_SEGMENT_BASE + s);
+    dup2(p->reader_event, WASTE_FD_READER_EVENT);
+    char *const argv[] = {(char *)program, (char *)p->model_dir, NULL};
+    execv(program, argv);
+    _exit(127);
+}
+
+int waste_spawn(const struct waste_pipeline *p, const char *program, pid_t *out_pid, int *out_pidfd)
+{
+    pid_t parent = getpid();
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (null < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid == 0)
+        become(p, program, parent, null);
+    int err = -errno;
+    close(null);
+    if (pid < 0)
+        return err;
+    /* the child cannot be reaped by anybody else meanwhile, so its number still means it */
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0) {
+        err = -errno;
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        return err;
+    }
+    *out_pid = pid;
+    *out_pidfd = pidfd;
+    return 0;
+}

@@ -1,0 +1,87 @@
+/* Shared by supervisor.c, its deaths (mourn.c) and the control socket. */
+#ifndef WASTE_CLI_SUPERVISOR_INT_H
+#define WASTE_CLI_SUPERVISOR_INT_H
+
+#include <pthread.h>
+
+#include "cli/control_socket.h"
+#include "cli/supervisor.h"
+
+enum { WASTE_DEATHS_MAX = 5 };
+#define WASTE_SECOND_NS INT64_C(1000000000)
+#define WASTE_DEATHS_NS (10 * WASTE_SECOND_NS)
+
+enum waste_life { WASTE_LIFE_IDLE, WASTE_LIFE_ALIVE, WASTE_LIFE_BROKEN, WASTE_LIFE_TIRED };
+
+/* Deaths of one stage, the newest last. */
+struct waste_deaths {
+    struct {
+        int64_t when_ns;
+        uint64_t commit;
+    } at[WASTE_DEATHS_MAX];
+    uint32_t count;
+};
+
+/* Notes a death. True when it was the fifth within 10 s at one commit word. */
+bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, uint64_t commit);
+
+struct waste_child {
+    enum waste_life life;
+    pid_t pid;
+    int pidfd;
+    uint32_t incarnation;
+    bool polite;             /* asked to exit; its death is no accident */
+    bool killed;             /* SIGKILL is on its way */
+    bool expected;           /* killed to end a request; not counted either */
+    int64_t polite_until_ns; /* then SIGKILL */
+    uint64_t heartbeat;      /* as last seen; only its changes matter */
+    int64_t heartbeat_ns;    /* when it changed, by our clock */
+    uint64_t log_start;      /* lines in its log when this process started */
+    struct waste_deaths deaths;
+    char reason[WASTE_ERROR_TEXT]; /* BROKEN, TIRED */
+};
+
+struct waste_supervisor {
+    struct waste_pipeline *p;
+    const struct waste_programs *programs;
+    struct waste_supervisor_options options;
+    pthread_t thread;
+    int wake_fd;
+    _Atomic uint32_t quit; /* waste_supervisor_stop */
+
+    /* the thread's own */
+    struct waste_child child[WASTE_STAGE_COUNT];
+    struct waste_control_socket *socket;
+    bool stopping;
+    int64_t stop_until_ns;
+    int64_t last_look_ns;
+    uint64_t seen_seq; /* newest request that gave tired stages another chance */
+
+    pthread_mutex_t lock; /* of the two below, between our own threads */
+    int failure;
+    struct waste_error failure_text;
+};
+
+int64_t waste_now_ns(void);
+
+/* waste-run's own log; only the supervisor's thread writes it. */
+static inline struct waste_log *waste_supervisor_log(struct waste_supervisor *s)
+{
+    return &s->p->shm.control->log[WASTE_STAGE_COUNT];
+}
+
+/* Reaps `stage`, whose pidfd is readable, repairs, and decides what becomes of it. */
+void waste_supervisor_mourn(struct waste_supervisor *s, enum waste_stage_id stage);
+
+/* Sets what waste_supervisor_failure() says, from the stages' lives. */
+void waste_supervisor_publish_failure(struct waste_supervisor *s);
+
+/* For the control socket. Asks the stages in `mask` to exit and come back; err says why one cannot.
+ */
+int waste_supervisor_ask_restart(struct waste_supervisor *s, uint32_t mask,
+                                 struct waste_error *err);
+/* The stage runs as a later process than `incarnation`. 1 yes, 0 not yet, -1 it will not (err). */
+int waste_supervisor_restarted(struct waste_supervisor *s, enum waste_stage_id stage,
+                               uint32_t incarnation, struct waste_error *err);
+
+#endif

@@ -1,0 +1,10 @@
+/* AVX-512 F, BW, DQ and VL. Vector-quantised products stay at the level below: decoding is bound by
+ * its 32-byte loads. */
+#include "compute/simd_avx512.h"
+
+#include "compute/kernels_tmpl.h"
+
+void waste_kernels_fill_avx512(struct waste_kernels *k)
+{
+    fill_tmpl(k);
+}
