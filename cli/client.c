@@ -162,16 +162,19 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
     double first = 0, start = (double)waste_now_ns() / 1e9;
     /* relaxed: no request runs, so nothing moves it */
     uint64_t commit = atomic_load_explicit(&session->commit, memory_order_relaxed);
-    struct follow f = {.epoch = waste_commit_epoch(commit) + c->fresh};
+    struct follow f = {.epoch = waste_commit_epoch(commit)};
 
     *out = (struct waste_outcome){.prompt_tokens = spec->count};
     if (spec->count == 0 || spec->count >= c->p->options.ctx - c->known)
         return waste_error_set(err, 2, "%u tokens do not fit: the context holds %u, %u are taken",
                                spec->count, c->p->options.ctx, c->known);
     snapshot(c, out);
+    bool fresh = c->fresh;
     post(c, spec);
     c->fresh = false;
     f.seq = atomic_load_explicit(&session->request.seq, memory_order_relaxed);
+    if (fresh)
+        f.epoch = (uint32_t)f.seq; /* the reset's mark, see shm/session.h */
     f.seen = c->known;
     for (;;) {
         uint32_t bell = waste_bell_seq(&control->client_bell);

@@ -24,7 +24,11 @@
 #define WASTE_SESSION_MAGIC UINT64_C(0x316e73737a747377) /* "wstzssn1" */
 enum { WASTE_SESSION_VERSION = 1, WASTE_ERROR_TEXT = 480 };
 
-/* Commit word: bits 0-30 position, 31 bank, 32-63 epoch (+1 whenever the conversation is reset). */
+/*
+ * Commit word: bits 0-30 position, 31 bank, 32-63 epoch: the low bits of the `seq` of the request
+ * that last reset the conversation, 0 before any did. So the reset of a request happens once, even
+ * if compute dies in the middle of it, and the client knows the epoch its request will have.
+ */
 static inline uint32_t waste_commit_position(uint64_t word)
 {
     return (uint32_t)word & 0x7fffffffu;
