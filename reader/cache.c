@@ -94,20 +94,26 @@ static void forget_prediction(struct waste_cache *c, uint32_t slot)
 
 /* ---- moves of the slot word ---- */
 
-/* FAILED -> EMPTY; the directory forgets the expert first, so that compute, once it sees EMPTY,
- * finds no way back to this slot. */
-static void release_failed(struct waste_cache *c, uint32_t slot)
+/* To EMPTY of the same generation, whatever the word says. */
+static uint64_t reset_word(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_slot *shared = &c->shm->slot[slot];
+    /* relaxed: nobody else moves a slot that is not READY; where a stray write has made nonsense of
+     * the word there is nothing to be ordered with */
+    uint64_t word = atomic_load_explicit(&shared->word, memory_order_relaxed);
+    word &= ~(WASTE_SLOT_GEN_ONE - 1);
+    /* release: pairs with compute's acquire; the directory entry went first, so who sees EMPTY and
+     * looks again finds no way back here */
+    atomic_store_explicit(&shared->word, word, memory_order_release);
+    return word;
+}
+
+/* FAILED (or spoilt, out of its place) -> EMPTY and free. */
+static void give_up(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
-    uint32_t key = key_index(c, s->layer, s->expert);
-    if (c->slot_of[key] == slot)
-        set_directory(c, key, NONE);
-    struct waste_slot *shared = &c->shm->slot[slot];
-    /* relaxed: only this process moves a FAILED slot */
-    uint64_t word = atomic_load_explicit(&shared->word, memory_order_relaxed);
-    if (!waste_slot_empty(shared, word))
-        atomic_store_explicit(&shared->word, (word | 0xffffffffu) - 0xffffffffu,
-                              memory_order_release);
+    set_directory(c, key_index(c, s->layer, s->expert), NONE);
+    reset_word(c, slot);
     s->state = WASTE_SLOT_EMPTY;
     s->predicted = s->prefetched = 0;
     push_free(c, slot);
@@ -123,9 +129,8 @@ static uint64_t sane_word(struct waste_cache *c, uint32_t slot)
     uint64_t word = atomic_load_explicit(&shared->word, memory_order_acquire);
     if (waste_slot_valid(word) && waste_slot_state(word) == c->slot[slot].state)
         return word;
-    word &= ~UINT64_C(0xffffffff);
-    atomic_store_explicit(&shared->word, word, memory_order_release);
-    return word;
+    c->healed++;
+    return reset_word(c, slot);
 }
 
 /*
@@ -140,9 +145,7 @@ static bool claim(struct waste_cache *c, uint32_t slot, uint32_t layer, uint32_t
     if (!waste_slot_claim(&c->shm->slot[slot], word, waste_slot_key(layer, expert)))
         return false;
     if (s->state == WASTE_SLOT_READY) {
-        uint32_t old = key_index(c, s->layer, s->expert);
-        if (c->slot_of[old] == slot)
-            set_directory(c, old, NONE);
+        set_directory(c, key_index(c, s->layer, s->expert), NONE);
         waste_count(c->shm->control, WASTE_C_EVICTIONS, 1);
     }
     *s = (struct waste_cache_slot){
@@ -216,7 +219,7 @@ static void release_held(struct waste_cache *c)
         if (s->state == WASTE_SLOT_READY)
             settle(c, slot);
         else if (s->state == WASTE_SLOT_FAILED)
-            release_failed(c, slot);
+            give_up(c, slot);
     }
     c->held_count = 0;
 }
@@ -244,6 +247,30 @@ static void hold(struct waste_cache *c, uint32_t slot)
     atomic_store_explicit(&c->shm->slot[slot].last_used, c->clock, memory_order_relaxed);
 }
 
+/* A READY expert that is demanded: is it what compute will find? Somebody else's stray write must
+ * not leave compute waiting for ever. False: the slot was given up. */
+static bool heal(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    struct waste_slot *shared = &c->shm->slot[slot];
+    uint32_t key = key_index(c, s->layer, s->expert);
+    /* relaxed, all: only this process writes them */
+    uint64_t word = atomic_load_explicit(&shared->word, memory_order_relaxed);
+    bool good = waste_slot_valid(word) && waste_slot_state(word) == WASTE_SLOT_READY &&
+                atomic_load_explicit(&shared->key, memory_order_relaxed) ==
+                    waste_slot_key(s->layer, s->expert);
+    if (good && atomic_load_explicit(&c->shm->directory[key], memory_order_relaxed) == slot)
+        return true;
+    c->healed++;
+    if (good) {
+        set_directory(c, key, slot);
+        return true;
+    }
+    displace(c, slot);
+    give_up(c, slot);
+    return false;
+}
+
 /* One expert of the new record. */
 static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert)
 {
@@ -251,6 +278,8 @@ static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert
     uint32_t key = key_index(c, layer, expert), slot = c->slot_of[key];
     if (slot != NONE && c->slot[slot].held)
         return; /* twice in one record */
+    if (slot != NONE && c->slot[slot].state == WASTE_SLOT_READY && !heal(c, slot))
+        slot = NONE;
     if (slot != NONE) {
         struct waste_cache_slot *s = &c->slot[slot];
         if (s->prefetched)
@@ -400,7 +429,7 @@ void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_er
     s->state = WASTE_SLOT_FAILED;
     waste_slot_fail(&c->shm->slot[slot], error, detail);
     if (!s->held)
-        release_failed(c, slot); /* nobody waits for it: demand, when it comes, reads it again */
+        give_up(c, slot); /* nobody waits for it: demand, when it comes, reads it again */
 }
 
 /* ---- start ---- */
@@ -451,7 +480,7 @@ static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
     }
     /* also over pins: they are on a slot that nobody could have used (a second copy, an unknown
      * key), or FAILED; compute's unpin leaves a word without pins alone */
-    atomic_store_explicit(&shared->word, word & ~UINT64_C(0xffffffff), memory_order_release);
+    reset_word(c, slot);
     return 0;
 }
 

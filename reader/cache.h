@@ -54,7 +54,8 @@ struct waste_cache {
     uint32_t free, first_predicted, last_predicted;
     uint32_t predicted, predicted_limit;
     uint32_t prefetch_reading;
-    uint64_t clock; /* demand records taken; goes on where the last incarnation's slots end */
+    uint64_t clock;  /* demand records taken; goes on where the last incarnation's slots end */
+    uint64_t healed; /* slots and directory entries found overwritten by somebody else */
     /* newest demand record; no slot yet: [wanted_next, wanted_count) */
     bool any_demand;
     uint64_t step;

@@ -243,6 +243,10 @@ static bool turn(struct waste_service *s, bool stopping, int *rc)
     if (*rc == 0)
         *rc = waste_fetch_pump(&s->fetch, !stopping);
     any |= waste_fetch_reap(&s->fetch) > 0;
+    if (s->cache.healed != s->healed_seen) {
+        s->healed_seen = s->cache.healed;
+        complain(s, &s->heals, "slots or directory entries overwritten by somebody else, repaired");
+    }
     return any;
 }
 

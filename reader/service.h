@@ -25,7 +25,8 @@ struct waste_service {
     struct waste_fetch fetch;
     struct waste_want *want;              /* a record of the ring, copied before it is believed */
     uint64_t bad_demands, bad_prefetches; /* records that made no sense */
-    uint64_t repairs;                     /* rings that made no sense */
+    uint64_t healed_seen, heals;
+    uint64_t repairs; /* rings that made no sense */
 };
 
 /*
