@@ -76,10 +76,9 @@ uint32_t waste_banks_direct(const struct waste_banks *b)
     return n;
 }
 
-bool waste_banks_drop_direct(struct waste_banks *b, uint32_t file)
+void waste_banks_drop_direct(struct waste_banks *b, uint32_t file)
 {
     int flags = fcntl(b->fd[file], F_GETFL);
-    if (flags < 0 || !(flags & O_DIRECT))
-        return false;
-    return fcntl(b->fd[file], F_SETFL, flags & ~O_DIRECT) == 0;
+    if (flags >= 0)
+        fcntl(b->fd[file], F_SETFL, flags & ~O_DIRECT);
 }

@@ -5,7 +5,6 @@
 #ifndef WASTE_READER_BANKS_H
 #define WASTE_READER_BANKS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "reader/container.h"
@@ -24,7 +23,7 @@ void waste_banks_close(struct waste_banks *b);
 /* Of all banks, those that are read past the page cache. */
 uint32_t waste_banks_direct(const struct waste_banks *b);
 
-/* O_DIRECT off for one file, if it was on: true. */
-bool waste_banks_drop_direct(struct waste_banks *b, uint32_t file);
+/* O_DIRECT off for one file. */
+void waste_banks_drop_direct(struct waste_banks *b, uint32_t file);
 
 #endif

@@ -131,12 +131,14 @@ static void complete(struct waste_fetch *f, uint32_t slot)
 static void result(struct waste_fetch *f, uint32_t slot, int32_t n)
 {
     struct waste_fetch_read *r = &f->read[slot];
-    uint32_t file = f->banks->of_layer[r->layer],
-             left = f->shm->model->expert.record_bytes - r->done;
+    uint32_t left = f->shm->model->expert.record_bytes - r->done;
     if (n == -EINTR || n == -EAGAIN) {
         stalled(f, slot, WASTE_SLOT_EIO, (uint32_t)-n);
-    } else if (n == -EINVAL && waste_banks_drop_direct(f->banks, file)) {
-        ask(f, slot, 0); /* O_DIRECT was granted at open and is refused now */
+    } else if (n == -EINVAL && !r->plain) {
+        /* O_DIRECT was granted at open and is refused now, to all reads in flight at once */
+        r->plain = true;
+        waste_banks_drop_direct(f->banks, f->banks->of_layer[r->layer]);
+        ask(f, slot, 0);
     } else if (n < 0) {
         failed_try(f, slot, WASTE_SLOT_EIO, (uint32_t)-n);
     } else if (n == 0 || (uint32_t)n > left) {

@@ -19,6 +19,7 @@ struct waste_fetch_read {
     uint32_t done;   /* bytes of the record that are there */
     uint16_t tries;  /* that failed */
     uint16_t stalls; /* results that brought nothing: EINTR, EAGAIN, too little for O_DIRECT */
+    bool plain;      /* refused once with EINVAL, and asked again without O_DIRECT */
     uint64_t due_ns; /* in the waiting list: not before this time */
 };
 

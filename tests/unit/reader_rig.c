@@ -48,6 +48,7 @@ void rig_create(struct reader_rig *r, const char *dir, uint32_t slots, enum wast
     struct waste_error err;
     memset(r, 0, sizeof(*r));
     r->dir = dir;
+    r->program = WASTE_READER_PROGRAM;
     if (waste_container_open(dir, &r->model, &err) < 0)
         fail_msg("%s", err.text);
     const struct waste_options options = {
@@ -91,7 +92,9 @@ static void become_reader(struct reader_rig *r)
             _exit(100);
     if (dup2(r->event, WASTE_FD_READER_EVENT) < 0)
         _exit(100);
-    execl(WASTE_READER_PROGRAM, "waste-reader", r->dir, (char *)NULL);
+    if (r->fault)
+        setenv("WASTE_FAULT", r->fault, 1);
+    execl(r->program, "waste-reader", r->dir, (char *)NULL);
     _exit(101);
 }
 

@@ -20,7 +20,9 @@ struct reader_rig {
     struct waste_shm shm;
     int fd[WASTE_SEG_COUNT];
     int event;
-    pid_t pid; /* of the reader; 0: none */
+    const char *program; /* waste-reader, unless set to another before rig_start */
+    const char *fault;   /* WASTE_FAULT, see fault_io.h */
+    pid_t pid;           /* of the reader; 0: none */
     uint64_t step;
 };
 

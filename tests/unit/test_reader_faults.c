@@ -1,0 +1,140 @@
+/* waste-reader with a backend that lies to it (fault_io.h), as a child of a fake pipeline. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "reader_rig.h"
+
+static const enum waste_io_mode modes[] = {WASTE_IO_URING, WASTE_IO_PREAD};
+
+static void start(struct reader_rig *r, uint32_t slots, enum waste_io_mode mode, const char *fault)
+{
+    rig_create(r, WASTE_DEMO_MODEL, slots, mode, true);
+    r->program = WASTE_READER_FAULT_PROGRAM;
+    r->fault = fault;
+    rig_start(r, true);
+}
+
+static void stop(struct reader_rig *r)
+{
+    assert_int_equal(rig_stop(r), 0);
+    rig_destroy(r);
+}
+
+/* 7 layers, 4 experts each, twice. */
+static void use_some_experts(struct reader_rig *r)
+{
+    for (uint32_t n = 0; n < 14; n++) {
+        uint32_t expert[] = {n, n + 10, n + 20, n + 30};
+        rig_check_experts(r, 1 + n % 7, expert, 4);
+    }
+}
+
+static void what_can_be_mended_is_not_noticed(void **state)
+{
+    (void)state;
+    static const char *const faults[] = {"short=4096",
+                                         "short=5000",
+                                         "short=8192",
+                                         "eintr=2",
+                                         "eagain=2",
+                                         "full=2",
+                                         "nodirect=1",
+                                         "badcrc=1",
+                                         "badcrc=9",
+                                         "short=5000,eintr=3,eagain=5,full=7",
+                                         "eio=1",
+                                         "eio=2",
+                                         "eio=7",
+                                         "eio=20",
+                                         "eio=56",
+                                         "eio=3,short=5000,badcrc=4",
+                                         "nodirect=1,short=5000"};
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+        for (int m = 0; m < 2; m++) {
+            struct reader_rig r;
+            start(&r, 8, modes[m], faults[i]);
+            use_some_experts(&r);
+            assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 0);
+            bool retried = strstr(faults[i], "eio") || strstr(faults[i], "badcrc");
+            assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES) > 0, retried);
+            assert_int_equal(rig_logged(&r, WASTE_LOG_WARNING, "trying again"), retried);
+            stop(&r);
+        }
+}
+
+static void a_disk_that_is_gone_fails_experts_and_leaves_the_reader(void **state)
+{
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        struct reader_rig r;
+        const uint32_t expert[] = {3, 1, 4, 15};
+        uint32_t slot;
+        start(&r, 8, modes[m], "eioall=1");
+        for (int n = 0; n < 2; n++) {
+            rig_demand(&r, 2, expert, 4);
+            for (int i = 0; i < 4; i++) {
+                assert_false(rig_wait(&r, 2, expert[i], &slot));
+                assert_int_equal(atomic_load(&r.shm.slot[slot].error), WASTE_SLOT_EIO);
+                assert_int_equal(atomic_load(&r.shm.slot[slot].detail), EIO);
+            }
+        }
+        assert_true(
+            rig_logged(&r, WASTE_LOG_ERROR,
+                       "experts-L2.bin: layer 2, expert 15: read error: Input/output error"));
+        assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 8);
+        assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES), 24);
+        stop(&r);
+    }
+}
+
+static void without_io_uring_auto_takes_pread_and_says_so(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fault, *text;
+    } cases[] = {{"uring=1", "Operation not permitted"}, {"uring=38", "Function not implemented"}};
+    for (int i = 0; i < 2; i++) {
+        struct reader_rig r;
+        start(&r, 8, WASTE_IO_AUTO, cases[i].fault);
+        use_some_experts(&r);
+        assert_int_equal(r.shm.control->io_in_use, WASTE_IO_PREAD);
+        assert_true(rig_logged(&r, WASTE_LOG_WARNING, cases[i].text));
+        stop(&r);
+    }
+}
+
+static void io_uring_that_is_forced_and_not_there_is_an_error(void **state)
+{
+    (void)state;
+    struct reader_rig r;
+    rig_create(&r, WASTE_DEMO_MODEL, 8, WASTE_IO_URING, true);
+    r.program = WASTE_READER_FAULT_PROGRAM;
+    r.fault = "uring=1";
+    rig_start(&r, false);
+    assert_int_equal(rig_reap(&r), 2);
+    assert_true(rig_logged(&r, WASTE_LOG_ERROR,
+                           "io_uring is not available: the kernel refused it: Operation not "
+                           "permitted; use --io pread"));
+    rig_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_can_be_mended_is_not_noticed),
+        cmocka_unit_test(a_disk_that_is_gone_fails_experts_and_leaves_the_reader),
+        cmocka_unit_test(without_io_uring_auto_takes_pread_and_says_so),
+        cmocka_unit_test(io_uring_that_is_forced_and_not_there_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
