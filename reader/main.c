@@ -71,6 +71,7 @@ static int start(struct waste_service *s, struct waste_error *err)
 static int serve(struct waste_service *s)
 {
     struct waste_error err;
+    bool reads_in_flight = false;
     int rc = start(s, &err);
     if (rc < 0 && rc != -ECANCELED)
         waste_log_write(&s->shm.control->log[WASTE_STAGE_READER], WASTE_LOG_ERROR, "%s", err.text);
@@ -78,9 +79,10 @@ static int serve(struct waste_service *s)
         set_state(s, WASTE_STAGE_RUNNING);
         waste_bell_ring(&s->shm.control->client_bell);
         rc = waste_service_run(s) < 0 ? -EIO : 0;
+        reads_in_flight = rc < 0;
     }
     set_state(s, WASTE_STAGE_STOPPING);
-    if (rc == 0)
+    if (!reads_in_flight)
         waste_service_finish(s);
     return exit_code(rc);
 }
