@@ -1,16 +1,12 @@
 #include "forward_rig.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "cm.h"
 #include "reader/trunk.h"
 
 static uint32_t scramble(struct forward_rig *r, uint32_t below)
@@ -222,27 +218,60 @@ void forward_rig_stop_serving(struct forward_rig *r)
     r->serving = false;
 }
 
-uint32_t forward_rig_request(struct forward_rig *r, uint32_t at, const uint32_t *ids,
-                             uint32_t count, uint32_t flags, uint32_t max_tokens)
+static void ring_request(struct forward_rig *r)
+{
+    atomic_fetch_add_explicit(&r->env.conversation->request.seq, 1, memory_order_release);
+    waste_bell_ring(&r->shm.control->compute_bell);
+}
+
+void forward_rig_post(struct forward_rig *r, uint32_t at, const uint32_t *ids, uint32_t count,
+                      uint32_t flags, uint32_t max_tokens)
 {
     struct waste_request *q = &r->env.conversation->request;
-    struct waste_reply *reply = &r->env.conversation->reply;
-    uint64_t seq = q->seq + 1;
 
-    memcpy(waste_session_log(r->env.session, r->env.conversation) + at, ids, count * sizeof *ids);
+    if (count)
+        memcpy(waste_session_log(r->env.session, r->env.conversation) + at, ids,
+               count * sizeof *ids);
     q->prompt_end = at + count;
     q->flags = flags;
     q->max_tokens = max_tokens;
     if (q->top_p == 0)
         q->top_p = 1;
-    atomic_store_explicit(&q->seq, seq, memory_order_release);
-    waste_bell_ring(&r->shm.control->compute_bell);
+    ring_request(r);
+}
+
+void forward_rig_set_prompt_end(struct forward_rig *r, uint32_t prompt_end)
+{
+    r->env.conversation->request.prompt_end = prompt_end;
+    ring_request(r);
+}
+
+uint32_t forward_rig_wait(struct forward_rig *r)
+{
+    const struct waste_session *s = r->env.conversation;
+
     for (;;) {
         uint32_t seen = waste_bell_seq(&r->shm.control->client_bell);
-        if (atomic_load_explicit(&reply->seq, memory_order_acquire) == seq)
-            return reply->status;
+        if (atomic_load_explicit(&s->reply.seq, memory_order_acquire) == s->request.seq)
+            return s->reply.status;
         waste_bell_wait(&r->shm.control->client_bell, seen, 100000000, 0);
     }
+}
+
+uint32_t forward_rig_request(struct forward_rig *r, uint32_t at, const uint32_t *ids,
+                             uint32_t count, uint32_t flags, uint32_t max_tokens)
+{
+    forward_rig_post(r, at, ids, count, flags, max_tokens);
+    return forward_rig_wait(r);
+}
+
+void forward_rig_forget(struct forward_rig *r, uint32_t layer, uint32_t expert)
+{
+    _Atomic uint32_t *entry = &r->shm.directory[layer * r->model->config.experts + expert];
+    struct waste_slot *slot = &r->shm.slot[*entry];
+
+    assert_true(waste_slot_empty(slot, slot->word));
+    *entry = WASTE_SLOT_NONE;
 }
 
 const uint32_t *forward_rig_log(struct forward_rig *r)

@@ -41,10 +41,20 @@ void forward_rig_serve(struct forward_rig *r);
 /* Ends that thread as a polite stop does. */
 void forward_rig_stop_serving(struct forward_rig *r);
 
-/* Puts count tokens at log[at...] and posts a request that ends its prompt there; waits for the
- * reply, whose status is returned. */
+/* Puts count tokens at log[at...] and posts a request whose prompt ends there. */
+void forward_rig_post(struct forward_rig *r, uint32_t at, const uint32_t *ids, uint32_t count,
+                      uint32_t flags, uint32_t max_tokens);
+/* Posts the last request again with another prompt_end, whatever the log holds. */
+void forward_rig_set_prompt_end(struct forward_rig *r, uint32_t prompt_end);
+/* Waits for the reply and returns its status. */
+uint32_t forward_rig_wait(struct forward_rig *r);
+/* Both. */
 uint32_t forward_rig_request(struct forward_rig *r, uint32_t at, const uint32_t *ids,
                              uint32_t count, uint32_t flags, uint32_t max_tokens);
+
+/* Takes an expert out of the cache; nothing may be running. */
+void forward_rig_forget(struct forward_rig *r, uint32_t layer, uint32_t expert);
+
 const uint32_t *forward_rig_log(struct forward_rig *r);
 const float *forward_rig_logits(struct forward_rig *r);
 uint32_t forward_rig_position(struct forward_rig *r);

@@ -1,0 +1,377 @@
+/*
+ * The whole model on the demo container against the PyTorch reference (tests/data/), and what must
+ * not change a single bit of it. Then requests as clients post them.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "cm.h"
+#include "forward_rig.h"
+
+static const char *const levels[] = {"c", "avx2", "avx512", "vnni", "neon"};
+static json_t *cases;
+
+static int load_cases(void **state)
+{
+    json_error_t error;
+    cases = json_load_file(WASTE_TEST_DATA "/demo_expected.json", 0, &error);
+    return cases ? 0 : -1;
+}
+
+static int free_cases(void **state)
+{
+    json_decref(cases);
+    return 0;
+}
+
+static uint32_t *ids_of(const json_t *c, const char *key, uint32_t *count)
+{
+    const json_t *list = json_object_get(c, key);
+    uint32_t *ids;
+
+    *count = (uint32_t)json_array_size(list);
+    ids = malloc(*count * sizeof *ids);
+    for (uint32_t i = 0; i < *count; i++)
+        ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    return ids;
+}
+
+/* |got - expected| / |expected| */
+static double distance(const float *got, const json_t *expected)
+{
+    double d2 = 0, e2 = 0;
+
+    for (size_t i = 0; i < json_array_size(expected); i++) {
+        double e = json_number_value(json_array_get(expected, i));
+        d2 += (got[i] - e) * (got[i] - e);
+        e2 += e * e;
+    }
+    return sqrt(d2 / e2);
+}
+
+static void check_case(struct forward_rig *r, const json_t *c, bool *had_logits)
+{
+    const json_t *expected = json_object_get(c, "logits");
+    uint32_t count, n, flags = WASTE_REQ_RESET | WASTE_REQ_IGNORE_EOS;
+    uint32_t *ids = ids_of(c, "ids", &count), *greedy = ids_of(c, "greedy", &n);
+
+    if (expected) {
+        assert_int_equal(forward_rig_request(r, 0, ids, count, flags | WASTE_REQ_LOGITS, 0),
+                         WASTE_REPLY_LENGTH);
+        assert_int_equal(forward_rig_position(r), count);
+        assert_true(distance(forward_rig_logits(r), expected) <= 1e-5);
+        *had_logits = true;
+    }
+    assert_int_equal(forward_rig_request(r, 0, ids, count, flags, n), WASTE_REPLY_LENGTH);
+    assert_memory_equal(forward_rig_log(r) + count, greedy, n * sizeof *greedy);
+    free(ids);
+    free(greedy);
+}
+
+static void test_the_answers_are_those_of_the_reference(void **state)
+{
+    struct forward_rig r;
+    bool had_logits = false;
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 2, 256, 0, NULL);
+    forward_rig_serve(&r);
+    for (size_t i = 0; i < json_array_size(cases); i++)
+        check_case(&r, json_array_get(cases, i), &had_logits);
+    assert_true(had_logits);
+    forward_rig_destroy(&r);
+}
+
+static void test_every_kernel_level_agrees(void **state)
+{
+    struct waste_kernels k;
+
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        struct forward_rig r;
+        bool had_logits = false;
+        if (!waste_kernels_init(&k, levels[i]))
+            continue;
+        forward_rig_create(&r, WASTE_DEMO_MODEL, 1, 256, 0, levels[i]);
+        forward_rig_serve(&r);
+        check_case(&r, json_array_get(cases, 0), &had_logits);
+        assert_true(had_logits);
+        forward_rig_destroy(&r);
+    }
+}
+
+/* Everything a run leaves: ids, last logits, and the state it would go on from. */
+struct result {
+    uint32_t ids[24];
+    float *logits;
+    size_t vocab;
+    char *bank;
+    size_t bank_bytes;
+};
+
+static void keep(struct forward_rig *r, uint32_t prompt, struct result *out)
+{
+    const struct waste_session *s = r->env.conversation;
+    uint32_t bank = waste_commit_bank(s->commit);
+
+    memcpy(out->ids, forward_rig_log(r) + prompt, sizeof out->ids);
+    out->vocab = r->model->config.vocab;
+    out->logits = malloc(out->vocab * sizeof(float));
+    memcpy(out->logits, forward_rig_logits(r), out->vocab * sizeof(float));
+    out->bank_bytes = r->model->config.kda_layers * r->env.session->kda_layer_bytes;
+    out->bank = malloc(out->bank_bytes);
+    memcpy(out->bank, (char *)r->env.session + s->bank_off[bank], out->bank_bytes);
+}
+
+static void assert_same(const struct result *a, const struct result *b)
+{
+    assert_memory_equal(a->ids, b->ids, sizeof a->ids);
+    assert_memory_equal(a->logits, b->logits, a->vocab * sizeof(float));
+    assert_memory_equal(a->bank, b->bank, a->bank_bytes);
+}
+
+static void drop(struct result *r)
+{
+    free(r->logits);
+    free(r->bank);
+}
+
+/* `stops`: compute is stopped and started again that many times on the way. */
+static void run(uint32_t threads, uint32_t slots, uint32_t stops, struct result *out)
+{
+    uint32_t count, flags = WASTE_REQ_RESET | WASTE_REQ_IGNORE_EOS | WASTE_REQ_LOGITS;
+    uint32_t *ids = ids_of(json_array_get(cases, 0), "ids", &count);
+    uint32_t n = sizeof out->ids / sizeof out->ids[0];
+    struct forward_rig r;
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, threads, 128, slots, NULL);
+    r.env.conversation->request.temperature = 0.7f;
+    r.env.conversation->request.seed = 11;
+    forward_rig_serve(&r);
+    if (stops) {
+        forward_rig_post(&r, 0, ids, count, flags, n);
+        for (uint32_t i = 1; i <= stops; i++) {
+            while (forward_rig_position(&r) < i * (count + n) / (stops + 1))
+                ;
+            forward_rig_stop_serving(&r);
+            forward_rig_serve(&r);
+        }
+        assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_LENGTH);
+    } else {
+        assert_int_equal(forward_rig_request(&r, 0, ids, count, flags, n), WASTE_REPLY_LENGTH);
+    }
+    keep(&r, count, out);
+    forward_rig_destroy(&r);
+    free(ids);
+}
+
+static void test_nothing_changes_a_bit(void **state)
+{
+    struct result base, other;
+    const struct {
+        uint32_t threads, slots, stops;
+    } runs[] = {
+        {1, 0, 0}, {5, 0, 0},  {2, 8, 0}, /* 8 slots: two top_k, everything is read again */
+        {5, 8, 0}, {2, 11, 0}, {2, 0, 7}, {3, 9, 5},
+    };
+
+    run(2, 0, 0, &base);
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        run(runs[i].threads, runs[i].slots, runs[i].stops, &other);
+        assert_same(&base, &other);
+        drop(&other);
+    }
+    drop(&base);
+}
+
+static void test_a_conversation_goes_on_where_it_was(void **state)
+{
+    struct forward_rig r;
+    uint32_t count, vocab, *ids = ids_of(json_array_get(cases, 1), "ids", &count);
+    float *whole;
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 2, 128, 0, NULL);
+    forward_rig_serve(&r);
+    vocab = r.model->config.vocab;
+    whole = malloc(vocab * sizeof *whole);
+    forward_rig_request(&r, 0, ids, count, WASTE_REQ_RESET | WASTE_REQ_LOGITS, 0);
+    memcpy(whole, forward_rig_logits(&r), vocab * sizeof *whole);
+    forward_rig_request(&r, 0, ids, 7, WASTE_REQ_RESET, 0);
+    assert_int_equal(forward_rig_position(&r), 7);
+    forward_rig_request(&r, 7, ids + 7, count - 7, WASTE_REQ_LOGITS, 0);
+    assert_int_equal(forward_rig_position(&r), count);
+    assert_memory_equal(whole, forward_rig_logits(&r), vocab * sizeof *whole);
+    free(whole);
+    free(ids);
+    forward_rig_destroy(&r);
+}
+
+static void test_generation_ends_when_it_should(void **state)
+{
+    struct forward_rig r;
+    struct waste_request *q;
+    uint32_t count, n, *ids = ids_of(json_array_get(cases, 0), "ids", &count);
+    uint32_t *greedy = ids_of(json_array_get(cases, 0), "greedy", &n);
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 2, count + 4, 0, NULL);
+    q = &r.env.conversation->request;
+    forward_rig_serve(&r);
+    /* four more positions: four tokens fit, a fifth does not */
+    assert_int_equal(forward_rig_request(&r, 0, ids, count, WASTE_REQ_RESET, 100),
+                     WASTE_REPLY_CONTEXT);
+    assert_int_equal(forward_rig_position(&r), count + 3);
+    assert_memory_equal(forward_rig_log(&r) + count, greedy, 4 * sizeof *greedy);
+    /* a full context has room for nothing */
+    assert_int_equal(forward_rig_request(&r, count + 4, NULL, 0, 0, 1), WASTE_REPLY_CONTEXT);
+    q->eos_count = 2;
+    q->eos[0] = greedy[2];
+    q->eos[1] = 1;
+    assert_int_equal(forward_rig_request(&r, 0, ids, count, WASTE_REQ_RESET, 100), WASTE_REPLY_EOS);
+    assert_int_equal(forward_rig_position(&r), count + 2);
+    assert_int_equal(forward_rig_log(&r)[count + 2], greedy[2]);
+    /* an end token inside the prompt ends nothing, and the last one allowed says so */
+    q->eos[1] = ids[3];
+    assert_int_equal(forward_rig_request(&r, 0, ids, count, WASTE_REQ_RESET, 3), WASTE_REPLY_EOS);
+    assert_int_equal(forward_rig_request(&r, 0, ids, count, WASTE_REQ_RESET, 2),
+                     WASTE_REPLY_LENGTH);
+    free(ids);
+    free(greedy);
+    forward_rig_destroy(&r);
+}
+
+static void refused(struct forward_rig *r, const uint32_t *ids, uint32_t count, const char *why)
+{
+    const struct waste_reply *reply = &r->env.conversation->reply;
+
+    assert_int_equal(forward_rig_request(r, 0, ids, count, WASTE_REQ_RESET, 2), WASTE_REPLY_ERROR);
+    if (!strstr(reply->error, why))
+        fail_msg("\"%s\" does not say \"%s\"", reply->error, why);
+    assert_null(strchr(reply->error, '\n'));
+}
+
+static void test_requests_out_of_bounds_are_refused(void **state)
+{
+    struct forward_rig r;
+    struct waste_request *q;
+    uint32_t ids[] = {5, 6, 1344, 7}, good[] = {5, 6, 7};
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 1, 16, 0, NULL);
+    q = &r.env.conversation->request;
+    forward_rig_serve(&r);
+    refused(&r, ids, 4, "token 1344 at position 2");
+    refused(&r, good, 0, "empty");
+    q->temperature = -1;
+    refused(&r, good, 3, "temperature -1");
+    q->temperature = NAN;
+    refused(&r, good, 3, "temperature");
+    q->temperature = 1;
+    q->top_p = -0.5f;
+    refused(&r, good, 3, "top-p -0.5");
+    q->top_p = NAN;
+    refused(&r, good, 3, "top-p");
+    q->top_p = 1;
+    q->eos_count = 17;
+    refused(&r, good, 3, "17 end tokens");
+    q->eos_count = 0;
+    forward_rig_set_prompt_end(&r, 17);
+    assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_ERROR);
+    assert_non_null(strstr(r.env.conversation->reply.error, "17, but the context holds 16"));
+    assert_int_equal(forward_rig_request(&r, 0, good, 3, WASTE_REQ_RESET, 2), WASTE_REPLY_LENGTH);
+    forward_rig_destroy(&r);
+}
+
+static void test_cancel_ends_a_request_between_tokens(void **state)
+{
+    struct forward_rig r;
+    uint32_t ids[200], before;
+
+    for (uint32_t i = 0; i < 200; i++)
+        ids[i] = 100 + i;
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 1, 1024, 0, NULL);
+    forward_rig_serve(&r);
+    forward_rig_post(&r, 0, ids, 200, WASTE_REQ_RESET | WASTE_REQ_IGNORE_EOS, 800);
+    while (forward_rig_position(&r) < 20)
+        ;
+    r.env.conversation->request.cancel = 1;
+    assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_CANCELLED);
+    before = forward_rig_position(&r);
+    assert_true(before >= 20 && before < 999);
+    r.env.conversation->request.cancel = 0;
+    assert_int_equal(forward_rig_request(&r, before, ids, 3, 0, 1), WASTE_REPLY_LENGTH);
+    forward_rig_destroy(&r);
+}
+
+static void test_an_expert_that_cannot_be_read_ends_the_request_only(void **state)
+{
+    struct forward_rig r;
+    uint32_t ids[] = {1283, 265, 279, 61, 34, 294, 34, 1285}, expert;
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 2, 64, 0, NULL);
+    forward_rig_serve(&r);
+    assert_int_equal(forward_rig_request(&r, 0, ids, 8, WASTE_REQ_RESET, 1), WASTE_REPLY_LENGTH);
+    /* one that this prompt uses in layer 3 */
+    for (expert = 0; r.shm.directory[3 * 64 + expert] == WASTE_SLOT_NONE; expert++)
+        ;
+    forward_rig_forget(&r, 3, expert);
+    r.refuse_layer = 3;
+    r.refuse_expert = expert;
+    char why[100];
+    snprintf(why, sizeof why, "experts-L3.bin: layer 3 expert %u: checksum", expert);
+    refused(&r, ids, 8, why);
+    for (uint32_t i = 0; i < r.shm.control->slot_count; i++)
+        assert_int_equal(waste_slot_pins(r.shm.slot[i].word), 0);
+    r.refuse_layer = UINT32_MAX;
+    assert_int_equal(forward_rig_request(&r, 0, ids, 8, WASTE_REQ_RESET, 1), WASTE_REPLY_LENGTH);
+    forward_rig_destroy(&r);
+}
+
+static void test_values_that_are_no_numbers_end_the_request(void **state)
+{
+    struct forward_rig r;
+    uint32_t ids[] = {1283, 265, 279, 61, 34, 294, 34, 1285};
+    const uint32_t f32_nan = 0x7fc00000;
+    const uint16_t f16_inf = 0x7c00;
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 2, 64, 0, NULL);
+    forward_rig_serve(&r);
+    forward_rig_request(&r, 0, ids, 7, WASTE_REQ_RESET, 0);
+    /* the state of the third layer's first head */
+    memcpy((char *)r.env.session +
+               r.env.conversation->bank_off[waste_commit_bank(r.env.conversation->commit)] +
+               2 * r.env.session->kda_layer_bytes + 400,
+           &f32_nan, 4);
+    assert_int_equal(forward_rig_request(&r, 7, ids + 7, 1, 0, 1), WASTE_REPLY_ERROR);
+    assert_non_null(strstr(r.env.conversation->reply.error, "non-finite"));
+    assert_non_null(strstr(r.env.conversation->reply.error, "layer 2 (attention)"));
+    assert_int_equal(forward_rig_position(&r), 7);
+    assert_int_equal(forward_rig_request(&r, 0, ids, 8, WASTE_REQ_RESET, 1), WASTE_REPLY_LENGTH);
+    /* the scales of layer 5's experts */
+    for (uint32_t e = 0; e < 64; e++) {
+        uint32_t slot = r.shm.directory[5 * 64 + e];
+        if (slot != WASTE_SLOT_NONE)
+            memcpy((char *)r.cache.base + (size_t)slot * r.shm.control->slot_bytes +
+                       r.model->expert.scale_off + 2 * 2 * 64 + 6,
+                   &f16_inf, 2);
+    }
+    assert_int_equal(forward_rig_request(&r, 0, ids, 8, WASTE_REQ_RESET, 1), WASTE_REPLY_ERROR);
+    assert_non_null(strstr(r.env.conversation->reply.error, "non-finite"));
+    assert_non_null(strstr(r.env.conversation->reply.error, "layer 5 (ffn)"));
+    forward_rig_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_answers_are_those_of_the_reference),
+        cmocka_unit_test(test_every_kernel_level_agrees),
+        cmocka_unit_test(test_nothing_changes_a_bit),
+        cmocka_unit_test(test_a_conversation_goes_on_where_it_was),
+        cmocka_unit_test(test_generation_ends_when_it_should),
+        cmocka_unit_test(test_requests_out_of_bounds_are_refused),
+        cmocka_unit_test(test_cancel_ends_a_request_between_tokens),
+        cmocka_unit_test(test_an_expert_that_cannot_be_read_ends_the_request_only),
+        cmocka_unit_test(test_values_that_are_no_numbers_end_the_request),
+    };
+    return cmocka_run_group_tests(tests, load_cases, free_cases);
+}

@@ -1,0 +1,136 @@
+/* The worker team: every task once, whatever the machine does to its threads. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cm.h"
+#include "compute/team.h"
+
+enum { TASKS = 64 };
+
+struct work {
+    struct waste_team *team;
+    uint32_t tasks, round;
+    uint32_t done[TASKS]; /* by whoever claims the task; plain, so a race is a visible one */
+    _Atomic uint32_t total;
+    uint32_t ticks;
+};
+
+static void phase(void *arg, uint32_t worker)
+{
+    struct work *w = arg;
+    uint32_t task;
+
+    while (waste_team_claim(w->team, worker, &task)) {
+        assert_true(task < w->tasks);
+        assert_int_equal(w->done[task], w->round);
+        w->done[task]++;
+        atomic_fetch_add_explicit(&w->total, 1, memory_order_relaxed);
+    }
+}
+
+static void run_phases(uint32_t threads, uint32_t phases, unsigned pause_us)
+{
+    const uint64_t any[16] = {0};
+    struct work w = {0};
+    uint64_t expected = 0;
+
+    assert_int_equal(waste_team_create(&w.team, threads, any), 0);
+    assert_int_equal(waste_team_threads(w.team), threads);
+    for (uint32_t i = 0; i < phases; i++) {
+        w.tasks = TASKS;
+        w.round = i;
+        waste_team_run(w.team, phase, &w, w.tasks);
+        expected += w.tasks;
+        for (uint32_t t = 0; t < TASKS; t++)
+            assert_int_equal(w.done[t], i + 1);
+        if (pause_us)
+            usleep(pause_us);
+    }
+    assert_int_equal(w.total, expected);
+    waste_team_destroy(w.team);
+}
+
+static void test_every_task_runs_once_a_phase(void **state)
+{
+    run_phases(1, 2000, 0);
+    run_phases(2, 20000, 0);
+    run_phases(5, 5000, 0);
+}
+
+static void test_workers_that_fell_asleep_come_back(void **state)
+{
+    run_phases(2, 200, 300);
+    run_phases(5, 100, 300);
+}
+
+static void test_generations_wrap(void **state)
+{
+    run_phases(2, 70000, 0);
+}
+
+static void nothing(void *arg, uint32_t worker)
+{
+    uint32_t task;
+    struct work *w = arg;
+    if (waste_team_claim(w->team, worker, &task))
+        atomic_fetch_add(&w->total, 1);
+}
+
+static void test_a_phase_without_tasks_or_with_one(void **state)
+{
+    const uint64_t any[16] = {0};
+    struct work w = {0};
+
+    assert_int_equal(waste_team_create(&w.team, 3, any), 0);
+    waste_team_run(w.team, nothing, &w, 0);
+    assert_int_equal(w.total, 0);
+    waste_team_run(w.team, nothing, &w, 1);
+    assert_int_equal(w.total, 1);
+    waste_team_destroy(w.team);
+    waste_team_destroy(NULL);
+}
+
+static void tick(void *arg)
+{
+    ((struct work *)arg)->ticks++;
+}
+
+static void test_the_caller_ticks_while_it_works(void **state)
+{
+    const uint64_t any[16] = {0};
+    struct work w = {.tasks = TASKS};
+
+    assert_int_equal(waste_team_create(&w.team, 1, any), 0);
+    waste_team_set_tick(w.team, tick, &w);
+    waste_team_run(w.team, phase, &w, TASKS);
+    assert_int_equal(w.ticks, TASKS + 1); /* the claim that finds nothing ticks too */
+    waste_team_destroy(w.team);
+}
+
+static void test_bad_sizes_are_refused(void **state)
+{
+    uint64_t none[16] = {0};
+    struct waste_team *team = NULL;
+
+    assert_int_equal(waste_team_create(&team, 0, none), -EINVAL);
+    assert_int_equal(waste_team_create(&team, WASTE_TEAM_MAX + 1, none), -EINVAL);
+    none[15] = UINT64_C(1) << 63; /* a CPU this machine hardly has */
+    if (sysconf(_SC_NPROCESSORS_CONF) < 1024)
+        assert_int_equal(waste_team_create(&team, 2, none), -EINVAL);
+    assert_null(team);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_task_runs_once_a_phase),
+        cmocka_unit_test(test_workers_that_fell_asleep_come_back),
+        cmocka_unit_test(test_generations_wrap),
+        cmocka_unit_test(test_a_phase_without_tasks_or_with_one),
+        cmocka_unit_test(test_the_caller_ticks_while_it_works),
+        cmocka_unit_test(test_bad_sizes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
