@@ -21,6 +21,7 @@ enum {
     XCR0_ZMM = 0xe6,
 };
 #define LEAF7_EBX_AVX512 (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
+#define LEAF7_ECX_VNNI (1u << 1 | 1u << 11)                          /* VBMI, VNNI */
 
 static struct x86_features x86_features(void)
 {
@@ -57,6 +58,11 @@ static bool has_avx512(void)
     struct x86_features f = x86_features();
     return has_avx2() && has_bits(f.leaf7_ebx, LEAF7_EBX_AVX512) && has_bits(f.xcr0, XCR0_ZMM);
 }
+
+static bool has_vnni(void)
+{
+    return has_avx512() && has_bits(x86_features().leaf7_ecx, LEAF7_ECX_VNNI);
+}
 #endif
 
 static bool always(void)
@@ -74,6 +80,7 @@ static const struct level {
 #if defined(__x86_64__)
     {"avx2", has_avx2, waste_kernels_fill_avx2},
     {"avx512", has_avx512, waste_kernels_fill_avx512},
+    {"vnni", has_vnni, waste_kernels_fill_vnni},
 #elif defined(__aarch64__)
     {"neon", always, waste_kernels_fill_neon},
 #endif

@@ -71,9 +71,9 @@ static void unpack_q3g(float *v, const uint8_t *group)
     }
 }
 
-static inline void matvec_quantised(float *y, const struct waste_matrix *w, const float *xp,
-                                    uint32_t r0, uint32_t r1, uint32_t group_bytes,
-                                    void (*unpack)(float *, const uint8_t *))
+WASTE_INLINE void matvec_quantised(float *y, const struct waste_matrix *w, const float *xp,
+                                   uint32_t r0, uint32_t r1, uint32_t group_bytes,
+                                   void (*unpack)(float *, const uint8_t *))
 {
     for (uint32_t r = r0; r < r1; r++) {
         const uint8_t *row = w->data + r * w->row_bytes;
@@ -93,9 +93,9 @@ static inline void matvec_quantised(float *y, const struct waste_matrix *w, cons
     }
 }
 
-static inline void axpy_rows_quantised(float *y, const struct waste_matrix *w, const float *a,
-                                       uint32_t r0, uint32_t n, uint32_t group_bytes,
-                                       void (*unpack)(float *, const uint8_t *))
+WASTE_INLINE void axpy_rows_quantised(float *y, const struct waste_matrix *w, const float *a,
+                                      uint32_t r0, uint32_t n, uint32_t group_bytes,
+                                      void (*unpack)(float *, const uint8_t *))
 {
     for (uint32_t i = 0; i < n; i++) {
         const uint8_t *row = w->data + (r0 + i) * w->row_bytes;
@@ -110,9 +110,9 @@ static inline void axpy_rows_quantised(float *y, const struct waste_matrix *w, c
     }
 }
 
-static inline void decode_row_quantised(float *y, const uint8_t *payload, const uint8_t *scales,
-                                        uint32_t cols, uint32_t group_bytes,
-                                        void (*unpack)(float *, const uint8_t *))
+WASTE_INLINE void decode_row_quantised(float *y, const uint8_t *payload, const uint8_t *scales,
+                                       uint32_t cols, uint32_t group_bytes,
+                                       void (*unpack)(float *, const uint8_t *))
 {
     for (uint32_t c0 = 0, g = 0; c0 < cols; c0 += WASTE_GROUP, g++) {
         float v[WASTE_GROUP], scale = waste_half_to_float(waste_load_u16(scales + 2 * (size_t)g));
@@ -186,8 +186,8 @@ static size_t vq_table_bytes_c(uint32_t fmt, uint32_t positions)
     return (size_t)positions * s.stages * s.entries * sizeof(float);
 }
 
-static inline void vq_tables_any(float *tables, const float *books, const float *x,
-                                 uint32_t positions, struct waste_vq_shape s)
+WASTE_INLINE void vq_tables_any(float *tables, const float *books, const float *x,
+                                uint32_t positions, struct waste_vq_shape s)
 {
     for (uint32_t p = 0; p < positions; p++)
         for (uint32_t e = 0; e < s.stages * s.entries; e++) {
@@ -216,10 +216,10 @@ static float vq_lookup_vq4p(const float *t, const uint8_t *q)
            (t[128 + (bits >> 12 & 63)] + t[192 + (bits >> 18)]);
 }
 
-static inline void vq_apply_any(float *acc, const float *tables, const uint8_t *index,
-                                uint32_t rows, uint32_t all_positions, uint32_t p0, uint32_t n,
-                                struct waste_vq_shape s,
-                                float (*lookup)(const float *, const uint8_t *))
+WASTE_INLINE void vq_apply_any(float *acc, const float *tables, const uint8_t *index, uint32_t rows,
+                               uint32_t all_positions, uint32_t p0, uint32_t n,
+                               struct waste_vq_shape s,
+                               float (*lookup)(const float *, const uint8_t *))
 {
     enum { RUN = 16 }; /* positions summed before they join acc */
     size_t position_bytes = WASTE_ROW_BLOCK * s.index_bytes, table = s.stages * s.entries;

@@ -11,11 +11,15 @@
 
 #include "compute/kernels.h"
 
+/* For what must become constant in its caller, above all functions handed over as arguments. */
+#define WASTE_INLINE static inline __attribute__((always_inline))
+
 /* Each overrides the entries its instruction set does better; the table holds the level below. */
 void waste_kernels_fill_c(struct waste_kernels *k);
 void waste_kernels_fill_avx2(struct waste_kernels *k);
 void waste_kernels_fill_avx512(struct waste_kernels *k);
 void waste_kernels_fill_vnni(struct waste_kernels *k);
+void waste_kernels_fill_vq_vbmi(struct waste_kernels *k); /* part of vnni */
 void waste_kernels_fill_neon(struct waste_kernels *k);
 
 enum {

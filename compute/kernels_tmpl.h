@@ -207,9 +207,9 @@ static void conv_silu(float *y, const float *x, const float *history, const floa
  * from memory and finds u and diag(decay) S^T q; the second, from L1, writes the new state:
  * o = S^T q = (diag(decay) S)^T q + (k . q) beta (v - u).
  */
-static inline void kda_columns(float *o, float *s_out, const float *s_in, const float *q,
-                               const float *k, const float *v, const float *decay, float beta,
-                               float kq, uint32_t dim, uint32_t vectors, uint32_t m, bool stream)
+WASTE_INLINE void kda_columns(float *o, float *s_out, const float *s_in, const float *q,
+                              const float *k, const float *v, const float *decay, float beta,
+                              float kq, uint32_t dim, uint32_t vectors, uint32_t m, bool stream)
 {
     vf u[4], w[4], out[4];
     for (uint32_t j = 0; j < vectors; j++)
@@ -299,9 +299,9 @@ static void mla_scores(float *score, uint32_t score_stride, const float *q, uint
 }
 
 /* 4 heads x `vectors` vectors (of m columns) of the output. */
-static inline void mix_tile(float *const o[4], const float *const p[4], uint32_t heads,
-                            const float *rows, uint32_t row_stride, uint32_t n, uint32_t vectors,
-                            uint32_t m)
+WASTE_INLINE void mix_tile(float *const o[4], const float *const p[4], uint32_t heads,
+                           const float *rows, uint32_t row_stride, uint32_t n, uint32_t vectors,
+                           uint32_t m)
 {
     vf acc[4][V_TILE];
     for (uint32_t j = 0; j < 4; j++)
@@ -355,7 +355,7 @@ static void mla_mix(float *o, uint32_t o_stride, const float *p, uint32_t p_stri
 static const float nibble_scale[8] = {1.0f,     0x1p-4f, 0x1p-8f, 0x1p-12f,
                                       0x1p-16f, 1.0f,    0x1p-4f, 0x1p-8f};
 
-static inline vf from_q4(const uint8_t *group, uint32_t i)
+WASTE_INLINE vf from_q4(const uint8_t *group, uint32_t i)
 {
     uint32_t k = i % 8, place = 4 * (k < 5 ? k : k - 5);
     vi w = v_load_u32(group + (size_t)(i / 8) * 4 * V_LANES);
@@ -364,12 +364,12 @@ static inline vf from_q4(const uint8_t *group, uint32_t i)
     return v_sub(v_and_or(w, 15u << place, 0x4b000000), v_set1(0x1p23f + (float)(8u << place)));
 }
 
-static inline vf from_q8(const uint8_t *group, uint32_t i)
+WASTE_INLINE vf from_q8(const uint8_t *group, uint32_t i)
 {
     return v_from_i8((const int8_t *)group + i * V_LANES);
 }
 
-static inline vf from_q3(const uint8_t *group, uint32_t i)
+WASTE_INLINE vf from_q3(const uint8_t *group, uint32_t i)
 {
     return v_from_q3(group, i);
 }
@@ -377,11 +377,17 @@ static inline vf from_q3(const uint8_t *group, uint32_t i)
 static void prepare(float *xp, const float *x, uint32_t cols)
 {
     enum { CHUNK = 8 * V_LANES };
-    for (uint32_t c = 0; c < waste_act_floats(cols); c += CHUNK)
-        for (uint32_t i = 0; i < CHUNK; i++) {
-            uint32_t from = c + 8 * (i % V_LANES) + i / V_LANES;
-            xp[c + i] = from < cols ? x[from] * nibble_scale[i / V_LANES] : 0;
+    for (uint32_t c = 0; c < waste_act_floats(cols); c += CHUNK) {
+        float edge[CHUNK] = {0};
+        const float *from = x + c;
+        if (c + CHUNK > cols) {
+            memcpy(edge, from, (c < cols ? cols - c : 0) * sizeof *x);
+            from = edge;
         }
+        for (uint32_t k = 0; k < 8; k++)
+            for (uint32_t j = 0; j < V_LANES; j++)
+                xp[c + k * V_LANES + j] = from[8 * j + k] * nibble_scale[k];
+    }
 }
 
 /* How the weights of a group become vectors, and how x must lie for them. */
@@ -391,7 +397,7 @@ struct unpacking {
     bool prepared; /* x as prepare leaves it, else as it is */
 };
 
-static inline vf group_dot(const uint8_t *group, const float *x, struct unpacking u)
+WASTE_INLINE vf group_dot(const uint8_t *group, const float *x, struct unpacking u)
 {
     vf acc[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
 #pragma GCC unroll 32
@@ -400,10 +406,8 @@ static inline vf group_dot(const uint8_t *group, const float *x, struct unpackin
     return v_add(v_add(acc[0], acc[1]), v_add(acc[2], acc[3]));
 }
 
-static inline __attribute__((always_inline)) void matvec_any(float *y, const struct waste_matrix *w,
-                                                             const float *x, const float *xp,
-                                                             uint32_t r0, uint32_t r1,
-                                                             struct unpacking u)
+WASTE_INLINE void matvec_any(float *y, const struct waste_matrix *w, const float *x,
+                             const float *xp, uint32_t r0, uint32_t r1, struct unpacking u)
 {
     uint32_t whole = u.prepared ? w->groups : w->cols / WASTE_GROUP;
     float tail[WASTE_GROUP] = {0};
@@ -426,10 +430,8 @@ static inline __attribute__((always_inline)) void matvec_any(float *y, const str
 }
 
 /* A group's columns over all rows, TILE vectors at a time, stay in registers. */
-static inline __attribute__((always_inline)) void axpy_rows_any(float *y,
-                                                                const struct waste_matrix *w,
-                                                                const float *a, uint32_t r0,
-                                                                uint32_t n, struct unpacking u)
+WASTE_INLINE void axpy_rows_any(float *y, const struct waste_matrix *w, const float *a, uint32_t r0,
+                                uint32_t n, struct unpacking u)
 {
     enum { TILE = 8 };
     for (uint32_t g = 0; g < w->groups; g++) {

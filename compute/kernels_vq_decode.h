@@ -42,9 +42,8 @@ static inline uint32_t index_field(const uint64_t words[3], uint32_t bit, uint32
 }
 
 /* acc[0 .. 8) += 8 rows over n positions; index = their bytes at the first position. */
-static inline __attribute__((always_inline)) void decode_rows(float *acc, const float *books,
-                                                              const float *x, const uint8_t *index,
-                                                              uint32_t n, struct waste_vq_shape s)
+WASTE_INLINE void decode_rows(float *acc, const float *books, const float *x, const uint8_t *index,
+                              uint32_t n, struct waste_vq_shape s)
 {
     uint32_t bits = s.entries == 256 ? 8 : 6;
     v8 sum[8];
@@ -68,9 +67,9 @@ static inline __attribute__((always_inline)) void decode_rows(float *acc, const 
     v8_add_sums(acc, sum);
 }
 
-static inline __attribute__((always_inline)) void
-vq_apply_decode(float *acc, const void *tables, const uint8_t *index, uint32_t rows,
-                uint32_t all_positions, uint32_t p0, uint32_t n, struct waste_vq_shape s)
+WASTE_INLINE void vq_apply_decode(float *acc, const void *tables, const uint8_t *index,
+                                  uint32_t rows, uint32_t all_positions, uint32_t p0, uint32_t n,
+                                  struct waste_vq_shape s)
 {
     const struct decode_tables *t = tables;
     size_t block_bytes = (size_t)all_positions * WASTE_ROW_BLOCK * s.index_bytes;

@@ -572,18 +572,22 @@ int main(int argc, char **argv)
 {
     const char *level = getenv("WASTE_CPU");
     uint64_t seed = 20240607;
+    const char *only = NULL;
     bool bench = false, json = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0)
             bench = true;
         else if (strcmp(argv[i], "--json") == 0)
             json = true;
+        else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+            only = argv[++i];
         else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             level = argv[++i];
         else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
             seed = strtoull(argv[++i], NULL, 0);
         else {
-            fprintf(stderr, "usage: kernels [--level NAME] [--seed N] [--bench [--json]]\n");
+            fprintf(stderr,
+                    "usage: kernels [--level NAME] [--seed N] [--bench [--json] [--only NAME]]\n");
             return 2;
         }
     }
@@ -593,7 +597,7 @@ int main(int argc, char **argv)
     }
     test_seed(seed);
     if (bench)
-        return test_bench(level, json);
+        return test_bench(level, json, only);
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
         worst = 0;
         groups[g].run();

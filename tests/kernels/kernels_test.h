@@ -47,7 +47,7 @@ double test_vq_scale(const struct test_vq *m, uint32_t r);
 
 const char *test_fmt_name(uint32_t fmt);
 
-/* bench.c; 0 or 1 for main. */
-int test_bench(const char *level, bool json);
+/* bench.c; 0 or 1 for main. `only`: cases whose name contains it, NULL = all. */
+int test_bench(const char *level, bool json, const char *only);
 
 #endif
