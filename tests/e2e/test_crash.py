@@ -76,7 +76,7 @@ class Crash(waste.Test):
         self.several("compute")
 
     def test_all_killed_at_once_with_the_smallest_cache(self):
-        floor = self.ok(waste.waste_run("plan", waste.DEMO, "--json")).json()["floor_bytes"]
+        floor = self.plan(waste.DEMO)["floor"]
         p = waste.start(*self.args, "--budget", floor)
         self.running(p)
         for name, pid in waste.stages_of(p.pid).items():

@@ -251,6 +251,10 @@ class Test(unittest.TestCase):
         self.assertEqual(r.code, 0, str(r))
         return r
 
+    def plan(self, model, *options):
+        """What `plan --json` says; all sizes in bytes."""
+        return self.ok(waste_run("plan", model, "--json", *options)).json()
+
     def refused(self, r, *words, codes=(1, 2)):
         """One clear line on stderr, a decent exit code, no signal; the line has these words."""
         self.assertIn(r.code, codes, str(r))
