@@ -42,6 +42,8 @@ class Crash(waste.Test):
     def running(self, p, tokens=20):
         """Waits until some tokens are generated; the stats of that moment."""
         def look():
+            if p.poll() is not None:
+                self.fail("it ended early\n%s" % waste.finish(p))
             s = self.stats(p)
             return s if s and s["counters"]["generated"] >= tokens else None
         return waste.wait_for("%d tokens" % tokens, look)
