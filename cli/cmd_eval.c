@@ -9,6 +9,7 @@
 #include "cli/cmd.h"
 #include "cli/engine.h"
 #include "cli/output.h"
+#include "cli/prompt.h"
 
 struct ranked {
     float logit;
@@ -150,28 +151,6 @@ static int evaluate(struct waste_engine *e, const struct waste_ids *prompt, FILE
     return rc;
 }
 
-static int make_prompt(struct waste_engine *e, struct waste_ids *out)
-{
-    const struct waste_args *a = e->args;
-    char *text;
-    size_t bytes;
-
-    if (a->ids != NULL) {
-        if (a->positional_count > 1)
-            return waste_fail(2, "a text and --ids exclude each other");
-        return waste_ids_append(out, a->ids, a->ids_count) == 0 ? 0
-                                                                : waste_fail(1, "out of memory");
-    }
-    int rc = waste_engine_text(a, &text, &bytes);
-    if (rc != 0)
-        return rc;
-    rc = waste_tokenizer_encode(e->tokenizer, text, bytes, out);
-    free(text);
-    if (rc != 0)
-        return waste_fail(1, "out of memory");
-    return out->count > 0 ? 0 : waste_fail(2, "the text is empty");
-}
-
 int waste_cmd_eval(const struct waste_args *args)
 {
     struct waste_engine e;
@@ -181,7 +160,7 @@ int waste_cmd_eval(const struct waste_args *args)
 
     int rc = waste_engine_load(&e, args, args->ids != NULL);
     if (rc == 0)
-        rc = make_prompt(&e, &prompt);
+        rc = waste_prompt_make(&e, &prompt);
     if (rc == 0)
         rc = waste_engine_fit(&e, prompt.id, prompt.count, 0, &ctx);
     /* before the work, not after it */

@@ -50,12 +50,13 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
                             json_integer((json_int_t)p->stage_bytes[i]));
     json_object_set_new(stages, "waste-run", json_integer((json_int_t)p->own_bytes));
     return json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}",
-                     "control", (json_int_t)p->control_bytes, "trunk", (json_int_t)p->trunk_bytes,
-                     "session", (json_int_t)p->session_bytes, "cache", (json_int_t)p->cache_bytes,
-                     "processes", stages, "total", (json_int_t)p->total_bytes, "floor",
-                     (json_int_t)p->floor_bytes, "budget", (json_int_t)p->budget_bytes, "allowed",
-                     (json_int_t)p->allowed_bytes, "slots", (json_int_t)p->slots, "floor_slots",
-                     (json_int_t)p->floor_slots, "working_set_slots",
+                     "control_bytes", (json_int_t)p->control_bytes, "trunk_bytes",
+                     (json_int_t)p->trunk_bytes, "session_bytes", (json_int_t)p->session_bytes,
+                     "cache_bytes", (json_int_t)p->cache_bytes, "process_bytes", stages,
+                     "total_bytes", (json_int_t)p->total_bytes, "floor_bytes",
+                     (json_int_t)p->floor_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
+                     "allowed_bytes", (json_int_t)p->allowed_bytes, "slots", (json_int_t)p->slots,
+                     "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
                      (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots,
                      "ctx", (json_int_t)ctx, "budget_given", p->budget_given);
 }

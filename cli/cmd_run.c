@@ -8,29 +8,7 @@
 #include "cli/cmd.h"
 #include "cli/engine.h"
 #include "cli/output.h"
-
-/* --ids, or the prompt's text in the model's markup. */
-static int make_prompt(struct waste_engine *e, struct waste_ids *out)
-{
-    const struct waste_args *a = e->args;
-    char *text;
-    size_t bytes;
-
-    if (a->ids != NULL) {
-        if (a->positional_count > 1)
-            return waste_fail(2, "a prompt and --ids exclude each other");
-        return waste_ids_append(out, a->ids, a->ids_count) == 0 ? 0
-                                                                : waste_fail(1, "out of memory");
-    }
-    int rc = waste_engine_text(a, &text, &bytes);
-    if (rc != 0)
-        return rc;
-    rc = waste_markup_first(e->markup, a->system_text, text, bytes, out);
-    free(text);
-    if (rc != 0)
-        return waste_fail(1, "out of memory");
-    return out->count > 0 ? 0 : waste_fail(2, "the prompt is empty");
-}
+#include "cli/prompt.h"
 
 static int print_result(const struct waste_output *o, const struct waste_outcome *outcome)
 {
@@ -57,7 +35,7 @@ static void say_how(const struct waste_args *a, const struct waste_outcome *outc
 
     if (outcome->status == WASTE_REPLY_CONTEXT)
         fprintf(stderr, "waste-run: the context is full (--ctx)\n");
-    if (a->quiet || !isatty(STDERR_FILENO))
+    if (a->quiet || (a->json && !isatty(STDERR_FILENO)))
         return;
     waste_output_status(outcome, status, sizeof(status));
     fprintf(stderr, "%s\n", status);
@@ -105,7 +83,7 @@ int waste_cmd_run(const struct waste_args *args)
 
     int rc = waste_engine_load(&e, args, args->ids != NULL);
     if (rc == 0)
-        rc = make_prompt(&e, &prompt);
+        rc = waste_prompt_make(&e, &prompt);
     if (rc == 0)
         rc = waste_engine_fit(&e, prompt.id, prompt.count, args->n, &ctx);
     if (rc == 0)

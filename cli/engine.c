@@ -2,19 +2,20 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/signals.h"
 #include "cli/supervisor_int.h"
 #include "cli/units.h"
 
-enum { TEXT_MAX = 64 << 20 };                   /* of a prompt from stdin */
-#define OWN_LATER (UINT64_C(1) << 20)           /* what waste-run still grows by after planning */
 #define PROGRESS_AFTER_NS (2 * WASTE_SECOND_NS) /* a load that takes longer is shown */
 
 int waste_fail(int code, const char *format, ...)
@@ -37,6 +38,7 @@ int waste_engine_load(struct waste_engine *e, const struct waste_args *args, boo
     if (waste_container_open(e->dir, &e->model, &err) != 0)
         return waste_fail(2, "%s", err.text);
     int rc = waste_tokenizer_open(e->dir, e->model->config.vocab, &e->tokenizer, &err);
+    malloc_trim(0); /* parsing took more than what is left of it */
     if (rc == -ENOENT && words_optional)
         return 0;
     if (rc == 0)
@@ -101,23 +103,30 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
     memcpy(out->cpus, a->cpus, sizeof(out->cpus));
 }
 
+static uint64_t tokenizer_file_bytes(const struct waste_engine *e)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    snprintf(path, sizeof(path), "%s/tokenizer.model", e->dir);
+    return e->tokenizer != NULL && stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
 int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
 {
-    struct waste_machine_rss rss;
     struct waste_options options;
     struct waste_error err;
 
+    if (!waste_machine_has_cpus(e->args->cpus, WASTE_CPU_WORDS))
+        return waste_fail(2, "option --cpus: lists a CPU this process may not use");
     if (waste_machine_memory(&waste_machine_proc, &e->memory) != 0)
         return waste_fail(1, "cannot read /proc/meminfo");
     fill_options(e, ctx, &options);
-    waste_machine_rss((int32_t)getpid(), &rss);
     struct waste_plan_input in = {
         .model = e->model,
-        .ctx = ctx,
-        .threads = options.threads,
-        .lookahead = options.lookahead,
+        .options = &options,
         .budget_bytes = e->args->budget_bytes,
-        .own_bytes = rss.anon + rss.file + OWN_LATER,
+        .own_bytes = waste_plan_own_bytes(e->model, tokenizer_file_bytes(e)),
         .memory = &e->memory,
     };
     if (waste_plan_make(&in, &e->plan, &err) != 0)
@@ -229,47 +238,4 @@ void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *
         memcpy(out->eos, config->eos, sizeof(out->eos));
         out->eos_count = config->eos_count;
     }
-}
-
-static int read_stdin(char **out, size_t *out_bytes)
-{
-    size_t room = 1 << 16, bytes = 0;
-    char *text = malloc(room);
-
-    while (text != NULL && bytes <= TEXT_MAX) {
-        if (bytes + 1 >= room) {
-            room *= 2;
-            char *more = realloc(text, room);
-            if (more == NULL)
-                break;
-            text = more;
-        }
-        size_t n = fread(text + bytes, 1, room - bytes - 1, stdin);
-        if (n == 0) {
-            if (ferror(stdin) || text == NULL)
-                break;
-            text[bytes] = '\0';
-            *out = text;
-            *out_bytes = bytes;
-            return 0;
-        }
-        bytes += n;
-    }
-    free(text);
-    if (bytes > TEXT_MAX)
-        return waste_fail(2, "stdin: more than %d bytes", TEXT_MAX);
-    return waste_fail(1, "stdin: %s", strerror(errno));
-}
-
-int waste_engine_text(const struct waste_args *args, char **out, size_t *out_bytes)
-{
-    const char *given = args->positional_count > 1 ? args->positional[1] : NULL;
-
-    if (given == NULL || strcmp(given, "-") == 0)
-        return read_stdin(out, out_bytes);
-    *out = strdup(given);
-    if (*out == NULL)
-        return waste_fail(1, "out of memory");
-    *out_bytes = strlen(given);
-    return 0;
 }

@@ -53,10 +53,4 @@ void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *
 /* One line on stderr. Returns code. */
 int waste_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/*
- * The text of a command: the positional after MODEL, or stdin for "-" or when there is none.
- * malloc'd. 0 or an exit code.
- */
-int waste_engine_text(const struct waste_args *args, char **out, size_t *out_bytes);
-
 #endif

@@ -21,15 +21,21 @@ static const struct {
          "tokens only. /reset starts over, /stats shows counters, /help the rest.\n",
          "  waste-run chat models/demo.waste --temp 0.6\n"},
     [WASTE_CMD_EVAL] =
-        {"Runs the text (without chat markup) or --ids through the model and shows which tokens\n"
-         "would follow, with their probabilities. --logits writes what the numbers were made of.\n",
+        {"Runs the text (in chat markup unless --raw is given) or --ids through the model and "
+         "shows\n"
+         "which tokens would follow, with their probabilities. --logits writes what the numbers "
+         "were\n"
+         "made of.\n",
          "  waste-run eval models/demo.waste --ids 1283,265 --logits last.f32\n"
-         "  waste-run eval models/demo.waste \"In the beginning\" --top 5 --json\n"},
+         "  waste-run eval models/demo.waste --raw \"In the beginning\" --top 5 --json\n"},
     [WASTE_CMD_TOKENIZE] =
-        {"Shows the ids of a text, as --ids takes them. Text is plain text: what looks like a\n"
-         "control token is none, unless --markup is given. Without TEXT, or with -, it comes from\n"
-         "stdin.\n",
-         "  waste-run tokenize models/demo.waste \"Hello world\" --json\n"
+        {"Shows the ids that 'run' would send for a text, as --ids takes them; with --raw those of "
+         "the\n"
+         "text alone. What looks like a control token in it is none, unless --markup is given "
+         "(which,\n"
+         "like --jsonl, means --raw). Without TEXT, or with -, it comes from stdin.\n",
+         "  waste-run tokenize models/demo.waste \"What is the capital of Italy?\" --json\n"
+         "  waste-run tokenize models/demo.waste --raw \"Hello world\"\n"
          "  waste-run tokenize --tokenizer kimi.tiktoken --jsonl < texts.jsonl\n"},
     [WASTE_CMD_DETOKENIZE] =
         {"Writes the very bytes of token ids, control tokens as their texts.\n",

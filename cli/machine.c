@@ -201,3 +201,15 @@ uint32_t waste_machine_cpus(void)
     int count = CPU_COUNT(&set);
     return count > 0 ? (uint32_t)count : 1;
 }
+
+bool waste_machine_has_cpus(const uint64_t *mask, size_t words)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
+        return true;
+    for (size_t cpu = 0; cpu < words * 64; cpu++)
+        if ((mask[cpu / 64] >> cpu % 64 & 1) && (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &set)))
+            return false;
+    return true;
+}

@@ -6,6 +6,8 @@
 #define WASTE_CLI_MACHINE_H
 
 #include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Where to look; tests point these at trees of their own. */
@@ -35,5 +37,8 @@ void waste_machine_rss(int32_t pid, struct waste_machine_rss *out);
 
 /* CPUs this process may run on, at least 1. */
 uint32_t waste_machine_cpus(void);
+
+/* Every CPU in the mask is one of them. */
+bool waste_machine_has_cpus(const uint64_t *mask, size_t words);
 
 #endif

@@ -5,9 +5,8 @@
 #include <stdio.h>
 
 #include "cli/units.h"
+#include "compute/forward.h"
 #include "shm/session.h"
-
-#define MIB (UINT64_C(1) << 20)
 
 static uint64_t round_page(uint64_t bytes)
 {
@@ -97,6 +96,27 @@ static int check_budget(const struct waste_plan *p, const struct waste_machine_m
     return 0;
 }
 
+/* Program, libraries, stacks and heap of processes that have done some work, measured: see
+ * cli/README.md. Compute knows its own. */
+enum { READER_BYTES = 2 << 20, ROUTER_BYTES = 3 << 19, OWN_BYTES = 5 << 19 };
+
+static uint64_t stage_bytes(const struct waste_plan_input *in, enum waste_stage_id stage)
+{
+    const struct waste_config *config = &in->model->config;
+
+    switch (stage) {
+    case WASTE_STAGE_READER:
+        return READER_BYTES + (uint64_t)config->layers * config->experts * 8; /* its usage table */
+    case WASTE_STAGE_COMPUTE:
+        return waste_compute_private_bytes(in->model, in->options);
+    case WASTE_STAGE_ROUTER:
+        return in->options->lookahead > 0 ? ROUTER_BYTES + (uint64_t)config->hidden * 16 : 0;
+    case WASTE_STAGE_COUNT:
+        break;
+    }
+    return 0;
+}
+
 int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err)
 {
@@ -105,17 +125,14 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     uint32_t top_k = model->config.top_k;
     struct waste_plan p = {
         .trunk_bytes = round_page(model->trunk_bytes),
-        .session_bytes = round_page(waste_session_bytes(model, in->ctx)),
+        .session_bytes = round_page(waste_session_bytes(model, in->options->ctx)),
         .own_bytes = in->own_bytes,
         .allowed_bytes = in->memory->allowed_bytes / 8 * 7,
         .budget_given = in->budget_bytes != 0,
     };
 
-    for (int s = 0; s < WASTE_STAGE_COUNT; s++) {
-        if (s != WASTE_STAGE_ROUTER || in->lookahead > 0)
-            p.stage_bytes[s] =
-                waste_plan_stage_bytes(model, (enum waste_stage_id)s, in->threads, in->ctx);
-    }
+    for (int s = 0; s < WASTE_STAGE_COUNT; s++)
+        p.stage_bytes[s] = stage_bytes(in, (enum waste_stage_id)s);
     p.expert_slots = min_u32((uint64_t)layers * model->config.experts, UINT32_MAX);
     p.working_set_slots = min_u32((uint64_t)layers * top_k, p.expert_slots);
     p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
@@ -134,19 +151,8 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     return rc;
 }
 
-/* Program, libraries, stacks and heap of a process that has done some work, measured: see
- * cli/README.md. */
-static const uint64_t process_bytes[WASTE_STAGE_COUNT] = {
-    [WASTE_STAGE_READER] = 3 * MIB,
-    [WASTE_STAGE_COMPUTE] = 3 * MIB,
-    [WASTE_STAGE_ROUTER] = 3 * MIB,
-};
-
-uint64_t waste_plan_stage_bytes(const struct waste_model *model, enum waste_stage_id stage,
-                                uint32_t threads, uint32_t ctx)
+uint64_t waste_plan_own_bytes(const struct waste_model *model, uint64_t tokenizer_file_bytes)
 {
-    (void)model;
-    (void)threads;
-    (void)ctx;
-    return process_bytes[stage];
+    /* ranks and their hash take a little less than twice their base64 text */
+    return OWN_BYTES + model->bytes + 2 * tokenizer_file_bytes;
 }

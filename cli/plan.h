@@ -17,11 +17,9 @@
 
 struct waste_plan_input {
     const struct waste_model *model;
-    uint32_t ctx;
-    uint32_t threads;
-    uint32_t lookahead;    /* 0: no router */
-    uint64_t budget_bytes; /* 0: the default */
-    uint64_t own_bytes;    /* waste-run's own memory, tokenizer included */
+    const struct waste_options *options; /* threads, ctx, lookahead */
+    uint64_t budget_bytes;               /* 0: the default */
+    uint64_t own_bytes;                  /* waste-run's own memory, tokenizer included */
     const struct waste_machine_memory *memory;
 };
 
@@ -42,8 +40,8 @@ struct waste_plan {
 int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err);
 
-/* What a stage's process takes besides the segments. */
-uint64_t waste_plan_stage_bytes(const struct waste_model *model, enum waste_stage_id stage,
-                                uint32_t threads, uint32_t ctx);
+/* What waste-run itself takes, with a tokenizer of that size. The same for the same model, so that
+ * a floor that was shown once is a budget that works. */
+uint64_t waste_plan_own_bytes(const struct waste_model *model, uint64_t tokenizer_file_bytes);
 
 #endif

@@ -1,0 +1,14 @@
+/* What a command is asked to run: text in the model's markup, or ids. */
+#ifndef WASTE_CLI_PROMPT_H
+#define WASTE_CLI_PROMPT_H
+
+#include "cli/engine.h"
+
+/*
+ * Appends the tokens of --ids, or of the text after MODEL (from stdin for "-" or when there is
+ * none), as a conversation's first turn unless --raw is given. Refuses an empty prompt. 0 or an
+ * exit code, with a line on stderr.
+ */
+int waste_prompt_make(struct waste_engine *e, struct waste_ids *out);
+
+#endif
