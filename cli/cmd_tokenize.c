@@ -212,7 +212,7 @@ static int known(const struct waste_tokenizer *t, const struct waste_ids *ids)
 }
 
 static int print_json_text(const struct waste_tokenizer *t, const struct waste_ids *ids,
-                           const char *before, const char *after)
+                           size_t flags, const char *before, const char *after)
 {
     struct waste_text text = {0};
     json_t *string = NULL;
@@ -222,7 +222,7 @@ static int print_json_text(const struct waste_tokenizer *t, const struct waste_i
         string = json_stringn(text.data != NULL ? text.data : "", text.bytes);
     if (string != NULL) {
         fputs(before, stdout);
-        code = json_dumpf(string, stdout, JSON_ENCODE_ANY) < 0 ? 1 : 0;
+        code = json_dumpf(string, stdout, JSON_ENCODE_ANY | flags) < 0 ? 1 : 0;
         fputs(after, stdout);
     } else {
         code = out_of_memory();
@@ -260,7 +260,8 @@ static int detokenize_line(const struct waste_tokenize_options *o, const struct 
     if (code == 0)
         code = known(t, &ids);
     if (code == 0)
-        code = print_json_text(t, &ids, "", "\n");
+        /* U+2028 and the like must not be taken for the end of a line: ASCII */
+        code = print_json_text(t, &ids, JSON_ENSURE_ASCII, "", "\n");
     waste_ids_finish(&ids);
     return code;
 }
@@ -293,7 +294,7 @@ int waste_cmd_detokenize(const struct waste_tokenize_options *o)
         if (code == 0)
             code = known(t, &ids);
         if (code == 0 && o->json)
-            code = print_json_text(t, &ids, "{\"text\": ", "}\n");
+            code = print_json_text(t, &ids, 0, "{\"text\": ", "}\n");
         else if (code == 0)
             print_bytes(t, &ids);
     }
