@@ -181,7 +181,7 @@ enum waste_markup_kind waste_markup_kind(const struct waste_markup *m)
 
 static int append(struct waste_ids *out, const struct waste_ids *more, size_t from)
 {
-    return waste_ids_append(out, more->id + from, more->count - from);
+    return from < more->count ? waste_ids_append(out, more->id + from, more->count - from) : 0;
 }
 
 int waste_markup_message(const struct waste_markup *m, enum waste_role role, const char *text,
@@ -237,7 +237,7 @@ static int close_reply(const struct waste_markup *m, const uint32_t *ids, size_t
                        size_t generated, struct waste_ids *out)
 {
     const struct waste_ids *suffix = &m->around[WASTE_ROLE_ASSISTANT][1];
-    const uint32_t *reply = ids + count - generated;
+    const uint32_t *reply = generated > 0 ? ids + count - generated : NULL;
     struct waste_ids all = {0};
     size_t have = overlap(reply, generated, suffix), have_all;
     int ret;
