@@ -1,0 +1,183 @@
+/* Memory limits, found in trees made up here: v1 and v2, ancestors, namespaces. */
+#include "cm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/machine.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+struct tree {
+    char root[64];
+    char meminfo[128], cgroup[128], mountinfo[128];
+    struct waste_machine_paths paths;
+};
+
+static void put(const struct tree *t, const char *path, const char *text)
+{
+    char full[512];
+
+    snprintf(full, sizeof(full), "%s/%s", t->root, path);
+    for (char *slash = full + strlen(t->root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* 8 GiB, 6 of them free; the mounts of a machine with both versions. */
+static int set_up(void **state)
+{
+    struct tree *t = calloc(1, sizeof(*t));
+    char mounts[1024];
+
+    snprintf(t->root, sizeof(t->root), "/tmp/waste-machine-XXXXXX");
+    assert_non_null(mkdtemp(t->root));
+    snprintf(t->meminfo, sizeof(t->meminfo), "%s/meminfo", t->root);
+    snprintf(t->cgroup, sizeof(t->cgroup), "%s/cgroup", t->root);
+    snprintf(t->mountinfo, sizeof(t->mountinfo), "%s/mountinfo", t->root);
+    t->paths = (struct waste_machine_paths){t->meminfo, t->cgroup, t->mountinfo};
+    put(t, "meminfo", "MemTotal:        8388608 kB\nMemFree:  1 kB\nMemAvailable:    6291456 kB\n");
+    snprintf(mounts, sizeof(mounts),
+             "22 1 0:5 / /proc rw - proc proc rw\n"
+             "30 23 0:26 / %s/cpu rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+             "31 23 0:27 / %s/memory rw,nosuid shared:10 - cgroup cgroup rw,memory\n"
+             "32 23 0:28 / %s/unified rw,nosuid - cgroup2 cgroup2 rw\n",
+             t->root, t->root, t->root);
+    put(t, "mountinfo", mounts);
+    *state = t;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct tree *t = *state;
+    char command[128];
+
+    snprintf(command, sizeof(command), "rm -rf '%s'", t->root);
+    int rc = system(command);
+    free(t);
+    return rc;
+}
+
+static struct waste_machine_memory look(const struct tree *t)
+{
+    struct waste_machine_memory m;
+
+    assert_int_equal(waste_machine_memory(&t->paths, &m), 0);
+    assert_int_equal(m.total_bytes, 8192 * MIB);
+    assert_int_equal(m.available_bytes, 6144 * MIB);
+    return m;
+}
+
+static void without_limits_the_free_memory_counts(void **state)
+{
+    struct tree *t = *state;
+    put(t, "cgroup", "4:memory:/a\n0::/b\n");
+    put(t, "memory/a/memory.limit_in_bytes", "9223372036854771712\n");
+    put(t, "unified/b/memory.max", "max\n");
+    struct waste_machine_memory m = look(t);
+    assert_true(m.limit_bytes == UINT64_MAX);
+    assert_int_equal(m.allowed_bytes, 6144 * MIB);
+    assert_string_equal(m.limit_path, "");
+}
+
+static void a_v1_limit_counts_without_its_page_cache(void **state)
+{
+    struct tree *t = *state;
+    put(t, "cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n");
+    put(t, "memory/a/b/memory.limit_in_bytes", "1073741824\n");
+    put(t, "memory/a/b/memory.usage_in_bytes", "314572800\n");
+    put(t, "memory/a/b/memory.stat",
+        "cache 1\nactive_file 5\ntotal_inactive_file 104857600\ntotal_active_file 104857600\n");
+    struct waste_machine_memory m = look(t);
+    assert_int_equal(m.limit_bytes, 1024 * MIB);
+    assert_int_equal(m.limit_used, 100 * MIB);
+    assert_int_equal(m.allowed_bytes, 924 * MIB);
+}
+
+static void the_tightest_ancestor_decides(void **state)
+{
+    struct tree *t = *state;
+    put(t, "cgroup", "0::/a/b/c\n");
+    put(t, "unified/a/b/c/memory.max", "2147483648\n");
+    put(t, "unified/a/b/memory.max", "max\n");
+    put(t, "unified/a/memory.max", "536870912\n");
+    put(t, "unified/a/memory.current", "0\n");
+    put(t, "unified/memory.max", "4294967296\n");
+    struct waste_machine_memory m = look(t);
+    assert_int_equal(m.limit_bytes, 512 * MIB);
+    assert_int_equal(m.allowed_bytes, 512 * MIB);
+    assert_non_null(strstr(m.limit_path, "/unified/a"));
+    assert_null(strstr(m.limit_path, "/unified/a/"));
+}
+
+/* A wide limit of which nearly all is taken leaves less than a narrow one that is free. */
+static void what_is_left_decides_not_the_limit(void **state)
+{
+    struct tree *t = *state;
+    put(t, "cgroup", "0::/a/b\n");
+    put(t, "unified/a/b/memory.max", "1073741824\n");
+    put(t, "unified/a/b/memory.current", "0\n");
+    put(t, "unified/a/memory.max", "2147483648\n");
+    put(t, "unified/a/memory.current", "2042626048\n");
+    struct waste_machine_memory m = look(t);
+    assert_int_equal(m.limit_bytes, 1024 * MIB);
+    assert_int_equal(m.allowed_bytes, 100 * MIB);
+}
+
+static void a_mount_of_a_part_of_the_hierarchy_is_understood(void **state)
+{
+    struct tree *t = *state;
+    char mounts[512];
+    snprintf(mounts, sizeof(mounts),
+             "31 23 0:27 /docker/1234 %s/memory rw - cgroup cgroup rw,memory\n", t->root);
+    put(t, "mountinfo", mounts);
+    put(t, "cgroup", "4:memory:/docker/1234/job\n");
+    put(t, "memory/job/memory.limit_in_bytes", "268435456\n");
+    assert_int_equal(look(t).limit_bytes, 256 * MIB);
+}
+
+static void a_path_outside_the_namespace_means_the_mount_point(void **state)
+{
+    struct tree *t = *state;
+    put(t, "cgroup", "0::/../../sibling\n");
+    put(t, "unified/memory.max", "268435456\n");
+    assert_int_equal(look(t).limit_bytes, 256 * MIB);
+}
+
+static void a_machine_without_cgroups_is_fine(void **state)
+{
+    struct tree *t = *state;
+    unlink(t->mountinfo);
+    assert_int_equal(look(t).allowed_bytes, 6144 * MIB);
+    struct waste_machine_memory m;
+    unlink(t->meminfo);
+    assert_int_equal(waste_machine_memory(&t->paths, &m), -ENOENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(without_limits_the_free_memory_counts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_v1_limit_counts_without_its_page_cache, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(the_tightest_ancestor_decides, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_left_decides_not_the_limit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_mount_of_a_part_of_the_hierarchy_is_understood, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_path_outside_the_namespace_means_the_mount_point, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_machine_without_cgroups_is_fine, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
