@@ -289,14 +289,18 @@ static int by_id(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int by_length(const void *a, const void *b)
+static int by_bytes(const void *a, const void *b)
 {
     const struct waste_special *x = *(struct waste_special *const *)a;
     const struct waste_special *y = *(struct waste_special *const *)b;
+    int order = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
 
-    if (x->bytes != y->bytes)
-        return x->bytes > y->bytes ? -1 : 1;
-    return memcmp(x->text, y->text, x->bytes);
+    return order != 0 ? order : x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+static bool begins_with(const char *text, size_t bytes, const struct waste_special *special)
+{
+    return special->bytes <= bytes && memcmp(text, special->text, special->bytes) == 0;
 }
 
 static int parse_special(struct waste_vocab *v, const char *name, size_t at, const json_t *item,
@@ -331,13 +335,18 @@ static int index_specials(struct waste_vocab *v, const char *name, struct waste_
     qsort(v->special, v->specials, sizeof(*v->special), by_id);
     for (uint32_t i = 0; i < v->specials; i++)
         v->by_text[i] = &v->special[i];
-    qsort(v->by_text, v->specials, sizeof(*v->by_text), by_length);
+    qsort(v->by_text, v->specials, sizeof(*v->by_text), by_bytes);
     for (uint32_t i = 1; i < v->specials; i++) {
+        struct waste_special *special = v->by_text[i];
+        const struct waste_special *shorter = v->by_text[i - 1];
+
         if (v->special[i].id == v->special[i - 1].id)
             return waste_error_set(err, -EINVAL, "%s: id %u twice", name, v->special[i].id);
-        if (by_length(&v->by_text[i], &v->by_text[i - 1]) == 0)
-            return waste_error_set(err, -EINVAL, "%s: text \"%s\" twice", name,
-                                   v->by_text[i]->text);
+        if (by_bytes(&v->by_text[i], &v->by_text[i - 1]) == 0)
+            return waste_error_set(err, -EINVAL, "%s: text \"%s\" twice", name, special->text);
+        while (shorter != NULL && !begins_with(special->text, special->bytes, shorter))
+            shorter = shorter->shorter;
+        special->shorter = shorter;
     }
     return 0;
 }
@@ -403,14 +412,29 @@ const struct waste_special *waste_vocab_special(const struct waste_vocab *v, uin
     return bsearch(&key, v->special, v->specials, sizeof(key), by_id);
 }
 
+/*
+ * Sorted by bytes, everything from the wanted one to the last that is not behind `text` begins with
+ * it. So that last one leads to it by ->shorter.
+ */
 const struct waste_special *waste_vocab_special_at(const struct waste_vocab *v, const char *text,
                                                    size_t bytes)
 {
-    for (uint32_t i = 0; i < v->specials; i++) {
-        const struct waste_special *special = v->by_text[i];
+    struct waste_special key = {.text = (char *)(uintptr_t)text, .bytes = WASTE_TOKEN_BYTES};
+    const struct waste_special *pkey = &key, *found;
+    uint32_t low = 0, high = v->specials; /* by_text[0 .. low) are not behind the text */
 
-        if (special->bytes <= bytes && memcmp(special->text, text, special->bytes) == 0)
-            return special;
+    if (bytes < key.bytes)
+        key.bytes = (uint32_t)bytes;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (by_bytes(&v->by_text[middle], &pkey) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return NULL;
+    found = low > 0 ? v->by_text[low - 1] : NULL;
+    while (found != NULL && !begins_with(text, bytes, found))
+        found = found->shorter;
+    return found;
 }

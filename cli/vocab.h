@@ -23,6 +23,7 @@ struct waste_special {
     uint32_t id;
     uint32_t bytes;
     char *text;
+    const struct waste_special *shorter; /* the longest other one that this one begins with */
 };
 
 struct waste_vocab {
@@ -36,7 +37,7 @@ struct waste_vocab {
     uint32_t single[256];           /* id of every byte */
     uint32_t *pair;                 /* [65536] id of every two bytes, first byte * 256 + second */
     struct waste_special *special;  /* sorted by id */
-    struct waste_special **by_text; /* the same, longest text first */
+    struct waste_special **by_text; /* the same, by their bytes */
     uint32_t specials;
 };
 

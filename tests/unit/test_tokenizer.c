@@ -652,6 +652,54 @@ static void the_longest_special_token_wins(void **state)
     waste_tokenizer_destroy(t);
 }
 
+/* Special texts that begin with each other, against trying all of them. */
+static void special_tokens_are_found_as_if_all_were_tried(void **state)
+{
+    static char ranks[16384], json[65536];
+    char special[200][8];
+    size_t count = 0, at = 1;
+    struct waste_tokenizer *t;
+    struct waste_error err;
+
+    json[0] = '[';
+    for (int i = 0; i < 200; i++) {
+        uint32_t length = 1 + random_below(6);
+        bool again = false;
+
+        for (uint32_t k = 0; k < length; k++)
+            special[count][k] = "xyz"[random_below(3)];
+        special[count][length] = '\0';
+        for (size_t k = 0; k < count; k++)
+            again |= strcmp(special[k], special[count]) == 0;
+        if (again)
+            continue;
+        at += (size_t)sprintf(json + at, "%s{\"id\": %zu, \"text\": \"%s\"}", count > 0 ? "," : "",
+                              300 + count, special[count]);
+        count++;
+    }
+    strcpy(json + at, "]");
+    write_file("tokenizer.model", ranks, base_ranks(ranks, ""));
+    write_file("specials.json", json, strlen(json));
+    assert_int_equal(open_temp(&t, &err), 0);
+    for (int i = 0; i < 2000; i++) {
+        char text[16];
+        uint32_t length = 1 + random_below(14), want = UINT32_MAX;
+        struct waste_ids ids = {0};
+
+        for (uint32_t k = 0; k < length; k++)
+            text[k] = "xyz"[random_below(3)];
+        text[length] = '\0';
+        for (size_t k = 0; k < count; k++)
+            if (strncmp(text, special[k], strlen(special[k])) == 0 &&
+                (want == UINT32_MAX || strlen(special[k]) > strlen(special[want])))
+                want = (uint32_t)k;
+        assert_int_equal(waste_tokenizer_encode_markup(t, text, length, &ids), 0);
+        assert_int_equal(ids.id[0], want == UINT32_MAX ? (uint32_t)text[0] : 300 + want);
+        waste_ids_finish(&ids);
+    }
+    waste_tokenizer_destroy(t);
+}
+
 /* Whatever a damaged file does, it is refused or works: no crash, no leak, under sanitizers too. */
 static void damaged_files_are_refused_or_harmless(void **state)
 {
@@ -739,6 +787,7 @@ int main(void)
         cmocka_unit_test(takes_lines_in_any_order_and_without_a_last_newline),
         cmocka_unit_test(refuses_bad_specials),
         cmocka_unit_test(the_longest_special_token_wins),
+        cmocka_unit_test(special_tokens_are_found_as_if_all_were_tried),
         cmocka_unit_test(damaged_files_are_refused_or_harmless),
         cmocka_unit_test(names_a_missing_file),
     };
