@@ -249,9 +249,6 @@ static int check_layout(struct waste_parse *p, const struct entry *e, uint64_t b
                                e->number, e->name, (unsigned long long)bytes,
                                (unsigned long long)(payload + scales),
                                shape_text(e, shape, sizeof(shape)), e->fmt);
-    rc = check_range(p, e, "off", e->off, payload);
-    if (rc < 0)
-        return rc;
     return check_range(p, e, "scale_off", e->scale_off, scales);
 }
 

@@ -401,6 +401,9 @@ static void a_manifest_that_is_no_json(void **state)
         if (got || !strstr(err.text, "manifest.json"))
             fail_msg("%s: %s: %s", texts[i], got ? got : "refused", err.text);
     }
+    write_text(&t, "{\"layers\": {\"1\": 0, \"1\": 0}}", 28);
+    assert_null(try_open(&t, &err));
+    assert_non_null(strstr(err.text, "duplicate object key"));
     size_t deep = 1 << 20;
     char *text = malloc(deep);
     memset(text, '[', deep);
