@@ -15,6 +15,7 @@ struct chat {
     struct waste_engine e;
     struct waste_ids ids; /* the conversation, as the token log has it */
     size_t generated;     /* of it, the newest reply */
+    bool failed;          /* the newest request did */
 };
 
 static const char help[] = "/help   this text\n"
@@ -83,7 +84,8 @@ static int say(struct chat *c, const struct waste_ids *turn)
     };
     int rc = waste_client_request(&c->e.client, &spec, &outcome, &err);
     waste_output_end(&output);
-    if (rc != 0)
+    c->failed = rc != 0;
+    if (c->failed)
         waste_fail(rc, "%s", err.text); /* the pipeline stays: so does the chat */
     if (waste_ids_append(&c->ids, output.ids.id, output.ids.count) != 0)
         output.error = ENOMEM;
@@ -148,7 +150,8 @@ static int talk(struct chat *c)
             break;
     }
     waste_line_destroy(lines);
-    return rc;
+    /* a person has seen it; a script has the exit code */
+    return rc == 0 && c->failed && !isatty(STDIN_FILENO) ? 1 : rc;
 }
 
 int waste_cmd_chat(const struct waste_args *args)

@@ -70,7 +70,8 @@ void waste_output_end(struct waste_output *o)
     emit(o, from);
     if (o->live && o->shown_ns != 0)
         fputs("\r\033[K", stderr);
-    if (o->to_stdout && o->error == 0 && (fputc('\n', stdout) == EOF || fflush(stdout) != 0))
+    if (o->to_stdout && o->error == 0 && o->text.bytes > 0 &&
+        (fputc('\n', stdout) == EOF || fflush(stdout) != 0))
         o->error = errno;
 }
 

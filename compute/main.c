@@ -28,9 +28,10 @@ static void set_state(struct compute *c, enum waste_stage_state state)
 
 static int refuse(const struct compute *c, const char *what, int err)
 {
-    if (c->log)
+    if (c->log) /* waste-run shows it */
         waste_log_write(c->log, WASTE_LOG_ERROR, "compute: %s: %s", what, strerror(-err));
-    fprintf(stderr, "waste-compute: %s: %s\n", what, strerror(-err));
+    else
+        fprintf(stderr, "waste-compute: %s: %s\n", what, strerror(-err));
     return err == -ENOMEM || err == -EAGAIN ? EXIT_AGAIN : EXIT_CONFIGURATION;
 }
 
