@@ -68,16 +68,21 @@ static void displace(struct waste_cache *c, uint32_t slot)
         waste_policy_remove(&c->policy, slot);
 }
 
-/* Puts a READY slot where its flags say. */
+static void forget_prediction(struct waste_cache *c, uint32_t slot);
+
+/* Puts a READY slot where its flags say. Too many predictions: the oldest is forgotten. */
 static void settle(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
     if (s->held)
         return;
-    if (s->predicted)
-        link_predicted(c, slot);
-    else
+    if (!s->predicted) {
         waste_policy_add(&c->policy, slot, key_index(c, s->layer, s->expert));
+        return;
+    }
+    link_predicted(c, slot);
+    while (c->predicted > c->predicted_limit)
+        forget_prediction(c, c->first_predicted);
 }
 
 static void forget_prediction(struct waste_cache *c, uint32_t slot)
@@ -322,11 +327,12 @@ static void drop_wish(struct waste_cache *c)
     waste_count(c->shm->control, WASTE_C_PREFETCH_DROPPED, 1);
 }
 
-/* An expert that is here, or on its way, and was predicted: keep it until its layer has come. */
+/* An expert that is here, or on its way, and was predicted: keep it until its layer has come. (One
+ * that is held is kept anyway, and on from there.) */
 static void protect(struct waste_cache *c, uint32_t slot, uint64_t step)
 {
     struct waste_cache_slot *s = &c->slot[slot];
-    if (s->held || s->state == WASTE_SLOT_FAILED)
+    if (s->state == WASTE_SLOT_FAILED)
         return;
     if (s->state == WASTE_SLOT_READY)
         displace(c, slot);
@@ -334,8 +340,6 @@ static void protect(struct waste_cache *c, uint32_t slot, uint64_t step)
     s->for_step = step;
     if (s->state == WASTE_SLOT_READY)
         settle(c, slot);
-    while (c->predicted > c->predicted_limit)
-        forget_prediction(c, c->first_predicted);
 }
 
 void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want)
@@ -417,8 +421,6 @@ void waste_cache_ready(struct waste_cache *c, uint32_t slot)
     if (s->predicted && passed(c, s->for_step, s->layer))
         s->predicted = 0;
     settle(c, slot);
-    while (c->predicted > c->predicted_limit)
-        forget_prediction(c, c->first_predicted);
 }
 
 void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_error error,

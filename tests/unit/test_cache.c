@@ -189,16 +189,16 @@ static uint64_t counter(struct rig *r, enum waste_counter id)
 static void the_policys_victim_is_worth_least(void **state)
 {
     (void)state;
-    enum { SLOTS = 37, KEYS = 100 };
+    enum { SLOTS = 100, KEYS = 150 };
     struct waste_policy p;
     double exact[KEYS] = {0};
     uint32_t holds[SLOTS];
-    assert_int_equal(waste_policy_init(&p, SLOTS, KEYS, 20.0), 0);
+    assert_int_equal(waste_policy_init(&p, SLOTS, KEYS, 300.0), 0);
     for (uint32_t s = 0; s < SLOTS; s++)
         holds[s] = UINT32_MAX;
     for (uint64_t tick = 1; tick < 4000; tick++) {
         for (uint32_t k = 0; k < KEYS; k++)
-            exact[k] *= exp2(-1.0 / 20.0);
+            exact[k] *= exp2(-1.0 / 300.0);
         uint32_t key = random_below(KEYS), slot = random_below(SLOTS);
         for (uint32_t s = 0; s < SLOTS; s++)
             if (holds[s] == key) {
@@ -212,6 +212,8 @@ static void the_policys_victim_is_worth_least(void **state)
             holds[slot] = key;
         }
         uint32_t victim = waste_policy_victim(&p);
+        for (uint32_t i = 1; i < p.count; i++)
+            assert_true(p.value[p.key[p.heap[(i - 1) / 2]]] <= p.value[p.key[p.heap[i]]]);
         for (uint32_t s = 0; s < SLOTS; s++)
             if (holds[s] != UINT32_MAX) {
                 assert_int_not_equal(victim, WASTE_POLICY_NONE);
@@ -584,6 +586,78 @@ static void a_prefetch_never_evicts_what_is_demanded_or_predicted(void **state)
     destroy(&r);
 }
 
+static void a_prefetch_with_nothing_but_predicted_slots_left_is_dropped(void **state)
+{
+    (void)state;
+    struct rig r;
+    const uint32_t old[] = {1, 2, 3, 4}, now[] = {50, 51, 52, 53}, more[] = {20};
+    const uint32_t guess[] = {10, 11, 12, 13};
+    create(&r, 12, 8);
+    demand(&r, 1, old, 4);
+    plan(&r, 64);
+    finish_reads(&r);
+    demand(&r, 2, now, 4);
+    plan(&r, 64);
+    prefetch(&r, 0, 4, guess, 4);
+    plan(&r, 64);
+    finish_reads(&r);
+    /* pin all that could go but the predicted ones */
+    for (uint32_t i = 0; i < r.cache.policy.count; i++)
+        atomic_fetch_add(&r.shm.slot[r.cache.policy.heap[i]].word, WASTE_SLOT_PIN_ONE);
+    uint32_t predicted = r.cache.predicted;
+    assert_true(predicted > 1);
+    uint64_t dropped = counter(&r, WASTE_C_PREFETCH_DROPPED);
+    prefetch(&r, 0, 5, more, 1);
+    plan(&r, 64);
+    assert_int_equal(r.reading_count, 0);
+    assert_int_equal(counter(&r, WASTE_C_PREFETCH_DROPPED), dropped + 1);
+    assert_int_equal(r.cache.predicted, predicted);
+    assert_consistent(&r);
+    demand(&r, 3, more, 1); /* demand may */
+    plan(&r, 64);
+    assert_int_equal(r.reading_count, 1);
+    finish_reads(&r);
+    destroy(&r);
+}
+
+static void an_expert_in_use_that_is_predicted_again_is_kept(void **state)
+{
+    (void)state;
+    struct rig r;
+    const uint32_t now[] = {5}, next[] = {6};
+    create(&r, 16, 8);
+    demand(&r, 1, now, 1);
+    plan(&r, 64);
+    finish_reads(&r);
+    prefetch(&r, 1, 1, now, 1); /* for the next token */
+    assert_int_equal(r.cache.predicted, 0);
+    demand(&r, 2, next, 1);
+    assert_int_equal(r.cache.predicted, 1);
+    assert_int_equal(r.cache.first_predicted, directory(&r, 1, 5));
+    plan(&r, 64);
+    finish_reads(&r);
+    assert_consistent(&r);
+    destroy(&r);
+}
+
+static void a_prefetch_that_comes_too_late_is_as_any_other(void **state)
+{
+    (void)state;
+    struct rig r;
+    const uint32_t now[] = {5}, guess[] = {6};
+    create(&r, 16, 8);
+    demand(&r, 1, now, 1);
+    prefetch(&r, 0, 2, guess, 1);
+    plan(&r, 64);
+    demand(&r, 2, now, 1);
+    plan(&r, 64);
+    finish_reads(&r);
+    assert_int_equal(r.cache.predicted, 0);
+    assert_true(ready(&r, 2, 6));
+    assert_consistent(&r);
+    destroy(&r);
+}
+
 static void predictions_end_when_their_layer_has_come(void **state)
 {
     (void)state;
@@ -840,6 +914,9 @@ int main(void)
         cmocka_unit_test(demand_upgrades_a_prefetch_in_flight),
         cmocka_unit_test(a_prefetch_that_fails_leaves_no_trace),
         cmocka_unit_test(a_prefetch_never_evicts_what_is_demanded_or_predicted),
+        cmocka_unit_test(a_prefetch_with_nothing_but_predicted_slots_left_is_dropped),
+        cmocka_unit_test(an_expert_in_use_that_is_predicted_again_is_kept),
+        cmocka_unit_test(a_prefetch_that_comes_too_late_is_as_any_other),
         cmocka_unit_test(predictions_end_when_their_layer_has_come),
         cmocka_unit_test(prefetch_never_starves_demand),
         cmocka_unit_test(demand_goes_first_and_in_its_order),

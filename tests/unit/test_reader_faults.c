@@ -97,6 +97,22 @@ static void a_disk_that_is_gone_fails_experts_and_leaves_the_reader(void **state
     }
 }
 
+static void a_polite_stop_leaves_no_read_in_flight(void **state)
+{
+    (void)state;
+    struct reader_rig r;
+    const uint32_t expert[] = {3, 1, 4, 15};
+    start(&r, 8, WASTE_IO_AUTO, "eioall=1"); /* reads that take their time: pauses between tries */
+    rig_demand(&r, 2, expert, 4);
+    while (rig_counter(&r, WASTE_C_READ_RETRIES) == 0)
+        usleep(100);
+    assert_int_equal(rig_stop(&r), 0);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_not_equal(waste_slot_state(r.shm.slot[i].word), WASTE_SLOT_READING);
+    assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 4);
+    rig_destroy(&r);
+}
+
 static void without_io_uring_auto_takes_pread_and_says_so(void **state)
 {
     (void)state;
@@ -133,6 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_can_be_mended_is_not_noticed),
         cmocka_unit_test(a_disk_that_is_gone_fails_experts_and_leaves_the_reader),
+        cmocka_unit_test(a_polite_stop_leaves_no_read_in_flight),
         cmocka_unit_test(without_io_uring_auto_takes_pread_and_says_so),
         cmocka_unit_test(io_uring_that_is_forced_and_not_there_is_an_error),
     };
