@@ -1,59 +1,42 @@
-#include "reader/cache.h"
+#include "reader/cache_int.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/segment.h"
-
-#define NONE WASTE_SLOT_NONE
-
-static uint32_t key_index(const struct waste_cache *c, uint32_t layer, uint32_t expert)
-{
-    return layer * c->experts + expert;
-}
-
-static bool key_exists(const struct waste_cache *c, uint64_t layer, uint64_t expert)
-{
-    const struct waste_model *m = c->shm->model;
-    if (layer >= m->config.layers)
-        return false;
-    const struct waste_layer *l = waste_model_layer(m, (uint32_t)layer);
-    return l->is_moe && expert < l->bank.experts && expert < c->experts;
-}
-
-static void set_directory(struct waste_cache *c, uint32_t key, uint32_t slot)
-{
-    c->slot_of[key] = slot;
-    /* release: pairs with compute's acquire load of the entry, which then sees at least the claim
-     * of this slot. It does not depend on it: pinning checks state and key in the slot itself. */
-    atomic_store_explicit(&c->shm->directory[key], slot, memory_order_release);
-}
-
 /* ---- places: free stack, predicted list, heap ---- */
-
-static void push_free(struct waste_cache *c, uint32_t slot)
-{
-    c->slot[slot].next = c->free;
-    c->free = slot;
-}
 
 static void unlink_predicted(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
-    *(s->prev == NONE ? &c->first_predicted : &c->slot[s->prev].next) = s->next;
-    *(s->next == NONE ? &c->last_predicted : &c->slot[s->next].prev) = s->prev;
+    *(s->prev == NONE ? &c->first_predicted[s->layer] : &c->slot[s->prev].next) = s->next;
+    if (s->next != NONE)
+        c->slot[s->next].prev = s->prev;
     c->predicted--;
 }
 
 static void link_predicted(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
-    s->prev = c->last_predicted;
-    s->next = NONE;
-    *(s->prev == NONE ? &c->first_predicted : &c->slot[s->prev].next) = slot;
-    c->last_predicted = slot;
+    uint32_t *first = &c->first_predicted[s->layer];
+    s->prev = NONE;
+    s->next = *first;
+    if (s->next != NONE)
+        c->slot[s->next].prev = slot;
+    *first = slot;
     c->predicted++;
+}
+
+/* The predicted slot that is needed last: of the layer farthest ahead. */
+static uint32_t last_predicted(const struct waste_cache *c)
+{
+    uint32_t layers = c->shm->model->config.layers;
+    for (uint32_t back = 0; c->predicted > 0 && back < layers; back++) {
+        uint32_t slot = c->first_predicted[(c->layer + layers - back) % layers];
+        if (slot != NONE)
+            return slot;
+    }
+    return NONE;
 }
 
 /* Takes a READY slot out of the list or the heap, whichever has it. */
@@ -70,8 +53,9 @@ static void displace(struct waste_cache *c, uint32_t slot)
 
 static void forget_prediction(struct waste_cache *c, uint32_t slot);
 
-/* Puts a READY slot where its flags say. Too many predictions: the oldest is forgotten. */
-static void settle(struct waste_cache *c, uint32_t slot)
+/* Puts a READY slot where its flags say. Too many predictions: the one needed
+ * last is forgotten. */
+void waste_cache_settle(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
     if (s->held)
@@ -82,7 +66,7 @@ static void settle(struct waste_cache *c, uint32_t slot)
     }
     link_predicted(c, slot);
     while (c->predicted > c->predicted_limit)
-        forget_prediction(c, c->first_predicted);
+        forget_prediction(c, last_predicted(c));
 }
 
 static void forget_prediction(struct waste_cache *c, uint32_t slot)
@@ -94,31 +78,17 @@ static void forget_prediction(struct waste_cache *c, uint32_t slot)
     }
     displace(c, slot);
     s->predicted = 0;
-    settle(c, slot);
+    waste_cache_settle(c, slot);
 }
 
 /* ---- moves of the slot word ---- */
-
-/* To EMPTY of the same generation, whatever the word says. */
-static uint64_t reset_word(struct waste_cache *c, uint32_t slot)
-{
-    struct waste_slot *shared = &c->shm->slot[slot];
-    /* relaxed: nobody else moves a slot that is not READY; where a stray write has made nonsense of
-     * the word there is nothing to be ordered with */
-    uint64_t word = atomic_load_explicit(&shared->word, memory_order_relaxed);
-    word &= ~(WASTE_SLOT_GEN_ONE - 1);
-    /* release: pairs with compute's acquire; the directory entry went first, so who sees EMPTY and
-     * looks again finds no way back here */
-    atomic_store_explicit(&shared->word, word, memory_order_release);
-    return word;
-}
 
 /* FAILED (or spoilt, out of its place) -> EMPTY and free. */
 static void give_up(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
     set_directory(c, key_index(c, s->layer, s->expert), NONE);
-    reset_word(c, slot);
+    waste_cache_reset_word(c, slot);
     s->state = WASTE_SLOT_EMPTY;
     s->predicted = s->prefetched = 0;
     push_free(c, slot);
@@ -135,7 +105,7 @@ static uint64_t sane_word(struct waste_cache *c, uint32_t slot)
     if (waste_slot_valid(word) && waste_slot_state(word) == c->slot[slot].state)
         return word;
     c->healed++;
-    return reset_word(c, slot);
+    return waste_cache_reset_word(c, slot);
 }
 
 /*
@@ -156,6 +126,8 @@ static bool claim(struct waste_cache *c, uint32_t slot, uint32_t layer, uint32_t
     *s = (struct waste_cache_slot){
         .layer = layer, .expert = expert, .state = WASTE_SLOT_READING, .prev = NONE, .next = NONE};
     set_directory(c, key_index(c, layer, expert), slot);
+    /* relaxed: as in hold; the last expert's time is not this one's */
+    atomic_store_explicit(&c->shm->slot[slot].last_used, 0, memory_order_relaxed);
     return true;
 }
 
@@ -169,7 +141,7 @@ static uint32_t candidate(struct waste_cache *c, bool demand)
     }
     slot = waste_policy_victim(&c->policy);
     if (slot == WASTE_POLICY_NONE)
-        slot = demand ? c->last_predicted : NONE; /* the one needed last */
+        slot = demand ? last_predicted(c) : NONE;
     if (slot != NONE)
         displace(c, slot);
     return slot;
@@ -188,7 +160,7 @@ static uint32_t take_slot(struct waste_cache *c, uint32_t layer, uint32_t expert
     while (refused != NONE) {
         uint32_t next = c->slot[refused].next;
         if (c->slot[refused].state == WASTE_SLOT_READY)
-            settle(c, refused);
+            waste_cache_settle(c, refused);
         else
             push_free(c, refused);
         refused = next;
@@ -222,22 +194,35 @@ static void release_held(struct waste_cache *c)
         struct waste_cache_slot *s = &c->slot[slot];
         s->held = 0;
         if (s->state == WASTE_SLOT_READY)
-            settle(c, slot);
+            waste_cache_settle(c, slot);
         else if (s->state == WASTE_SLOT_FAILED)
             give_up(c, slot);
     }
     c->held_count = 0;
 }
 
-/* Predictions whose layer has come. All of them when the step went back: another conversation. */
-static void expire_predictions(struct waste_cache *c, bool all)
+/* Predictions whose layer has come, or of another conversation (`all`). */
+static void expire_layer(struct waste_cache *c, uint32_t layer, bool all)
 {
-    while (c->first_predicted != NONE) {
-        struct waste_cache_slot *s = &c->slot[c->first_predicted];
-        if (!all && !passed(c, s->for_step, s->layer))
-            break;
-        forget_prediction(c, c->first_predicted);
+    uint32_t next;
+    for (uint32_t slot = c->first_predicted[layer]; slot != NONE; slot = next) {
+        next = c->slot[slot].next;
+        if (all || passed(c, c->slot[slot].for_step, layer))
+            forget_prediction(c, slot);
     }
+}
+
+/* From the record before (old_step, old_layer) to the new one: mostly one layer. */
+static void expire_predictions(struct waste_cache *c, uint64_t old_step, uint32_t old_layer)
+{
+    uint32_t layers = c->shm->model->config.layers;
+    bool back = c->step < old_step || (c->step == old_step && c->layer < old_layer);
+    bool near =
+        !back && (c->step == old_step || (c->step == old_step + 1 && c->layer <= old_layer));
+    uint32_t first = near ? old_layer + 1 : c->layer + 1;
+    uint32_t count = near ? c->layer + (c->step > old_step ? layers : 0) - old_layer : layers;
+    for (uint32_t i = 0; c->predicted > 0 && i < count; i++)
+        expire_layer(c, (first + i) % layers, back);
 }
 
 static void hold(struct waste_cache *c, uint32_t slot)
@@ -308,7 +293,8 @@ void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
 {
     release_held(c); /* a FAILED slot of the record before becomes EMPTY here: asked again, read
                         again */
-    bool went_back = c->any_demand && want->step < c->step;
+    uint64_t old_step = c->step;
+    uint32_t old_layer = c->layer;
     c->any_demand = true;
     c->step = want->step;
     c->layer = want->layer;
@@ -316,7 +302,7 @@ void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
     c->wanted_next = c->wanted_count = 0;
     for (uint32_t i = 0; i < want->count; i++)
         demand_expert(c, want->layer, want->expert[i]);
-    expire_predictions(c, went_back);
+    expire_predictions(c, old_step, old_layer);
     waste_count(c->shm->control, WASTE_C_DEMAND_RECORDS, 1);
 }
 
@@ -339,7 +325,7 @@ static void protect(struct waste_cache *c, uint32_t slot, uint64_t step)
     s->predicted = 1;
     s->for_step = step;
     if (s->state == WASTE_SLOT_READY)
-        settle(c, slot);
+        waste_cache_settle(c, slot);
 }
 
 void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want)
@@ -420,7 +406,7 @@ void waste_cache_ready(struct waste_cache *c, uint32_t slot)
     waste_slot_publish(&c->shm->slot[slot]);
     if (s->predicted && passed(c, s->for_step, s->layer))
         s->predicted = 0;
-    settle(c, slot);
+    waste_cache_settle(c, slot);
 }
 
 void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_error error,
@@ -436,91 +422,6 @@ void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_er
 
 /* ---- start ---- */
 
-/* A slot as a dead incarnation left it: true if it can be kept. */
-static bool keep_slot(struct waste_cache *c, uint32_t slot)
-{
-    struct waste_slot *shared = &c->shm->slot[slot];
-    struct waste_cache_slot *s = &c->slot[slot];
-    /* acquire: pairs with the dead reader's publish */
-    uint64_t word = atomic_load_explicit(&shared->word, memory_order_acquire);
-    uint64_t key = atomic_load_explicit(&shared->key, memory_order_relaxed);
-    if (!waste_slot_valid(word) || waste_slot_state(word) != WASTE_SLOT_READY)
-        return false;
-    if (!key_exists(c, key >> 32, key & UINT32_MAX))
-        return false;
-    s->layer = (uint32_t)(key >> 32);
-    s->expert = (uint32_t)key;
-    uint32_t index = key_index(c, s->layer, s->expert);
-    if (c->slot_of[index] != NONE)
-        return false; /* a second copy */
-    c->slot_of[index] = slot;
-    s->state = WASTE_SLOT_READY;
-    uint64_t used = atomic_load_explicit(&shared->last_used, memory_order_relaxed);
-    if (used > c->clock && used < UINT64_MAX / 2)
-        c->clock = used;
-    return true;
-}
-
-static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
-                      struct waste_cache_repair *repair)
-{
-    struct waste_slot *shared = &c->shm->slot[slot];
-    uint64_t word = atomic_load_explicit(&shared->word, memory_order_acquire);
-    c->slot[slot].state = WASTE_SLOT_EMPTY;
-    if (waste_slot_valid(word) && waste_slot_state(word) == WASTE_SLOT_EMPTY)
-        return 0;
-    if (waste_slot_state(word) == WASTE_SLOT_READING || !waste_slot_valid(word)) {
-        /* the supervisor should have done this: a read of the dead process may still be running,
-         * and its late bytes must not land in pages that are used again */
-        uint64_t bytes = c->shm->control->slot_bytes;
-        int rc = cache_fd < 0 ? 0 : waste_segment_punch(cache_fd, slot * bytes, bytes);
-        if (rc < 0)
-            return rc;
-        repair->punched++;
-    } else {
-        repair->emptied++;
-    }
-    /* also over pins: they are on a slot that nobody could have used (a second copy, an unknown
-     * key), or FAILED; compute's unpin leaves a word without pins alone */
-    reset_word(c, slot);
-    return 0;
-}
-
-static int rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_repair *repair)
-{
-    uint32_t keys = c->shm->model->config.layers * c->experts;
-    memset(repair, 0, sizeof(*repair));
-    for (uint32_t i = 0; i < keys; i++)
-        c->slot_of[i] = NONE;
-    for (uint32_t slot = c->slots; slot-- > 0;) {
-        if (keep_slot(c, slot)) {
-            repair->kept++;
-            continue;
-        }
-        int rc = empty_slot(c, slot, cache_fd, repair);
-        if (rc < 0)
-            return rc;
-        push_free(c, slot);
-    }
-    for (uint32_t slot = 0; slot < c->slots; slot++) {
-        struct waste_cache_slot *s = &c->slot[slot];
-        if (s->state != WASTE_SLOT_READY)
-            continue;
-        uint64_t used = atomic_load_explicit(&c->shm->slot[slot].last_used, memory_order_relaxed);
-        waste_policy_used(&c->policy, key_index(c, s->layer, s->expert),
-                          used <= c->clock ? used : 0);
-        settle(c, slot);
-    }
-    /* only entries that are wrong are touched: compute may be looking at the others right now */
-    for (uint32_t i = 0; i < keys; i++) {
-        if (atomic_load_explicit(&c->shm->directory[i], memory_order_relaxed) == c->slot_of[i])
-            continue;
-        set_directory(c, i, c->slot_of[i]);
-        repair->directory++;
-    }
-    return 0;
-}
-
 int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_t prefetch_limit,
                      int cache_fd, struct waste_cache_repair *repair)
 {
@@ -530,7 +431,7 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->slots = shm->control->slot_count;
     c->experts = config->experts;
     c->top_k = config->top_k;
-    c->free = c->first_predicted = c->last_predicted = NONE;
+    c->free = NONE;
     if (c->top_k == 0 || c->slots / 2 < c->top_k)
         return -EINVAL;
     /* newest demand: top_k; obtainable for the next one: top_k; the rest may be prefetch reads */
@@ -547,9 +448,10 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->slot_of = malloc(keys * sizeof(*c->slot_of));
     c->wanted = malloc(c->top_k * sizeof(*c->wanted));
     c->held = malloc(c->top_k * sizeof(*c->held));
+    c->first_predicted = malloc(config->layers * sizeof(*c->first_predicted));
     c->wish = malloc(WASTE_CACHE_PREFETCH_QUEUE * sizeof(*c->wish));
-    rc = c->slot && c->slot_of && c->wanted && c->held && c->wish ? rebuild(c, cache_fd, repair)
-                                                                  : -ENOMEM;
+    bool complete = c->slot && c->slot_of && c->wanted && c->held && c->first_predicted && c->wish;
+    rc = complete ? waste_cache_rebuild(c, cache_fd, repair) : -ENOMEM;
     if (rc < 0)
         waste_cache_finish(c);
     return rc;
@@ -562,6 +464,7 @@ void waste_cache_finish(struct waste_cache *c)
     free(c->slot_of);
     free(c->wanted);
     free(c->held);
+    free(c->first_predicted);
     free(c->wish);
     memset(c, 0, sizeof(*c));
 }

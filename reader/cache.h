@@ -33,7 +33,8 @@ struct waste_cache_slot {
     uint32_t layer, expert;
     uint8_t state;       /* enum waste_slot_state, as this side knows it */
     uint8_t held;        /* asked for by the newest demand record */
-    uint8_t predicted;   /* in, or when its read ends to be put into, the list of predicted slots */
+    uint8_t predicted;   /* in, or when its read ends or it is not held any more to be put into,
+                            its layer's list of predicted slots */
     uint8_t prefetched;  /* read for a prediction and not demanded since */
     uint64_t for_step;   /* predicted: of the newest prediction */
     uint32_t prev, next; /* list of predicted slots; stack of free slots (next) */
@@ -51,7 +52,8 @@ struct waste_cache {
     struct waste_policy policy;
     struct waste_cache_slot *slot; /* [slots] */
     uint32_t *slot_of;             /* [layers * experts], this side's copy of the directory */
-    uint32_t free, first_predicted, last_predicted;
+    uint32_t free;
+    uint32_t *first_predicted; /* [layers] lists of predicted slots */
     uint32_t predicted, predicted_limit;
     uint32_t prefetch_reading;
     uint64_t clock;  /* demand records taken; goes on where the last incarnation's slots end */

@@ -95,11 +95,15 @@ static void assert_consistent(struct rig *r)
         assert_int_equal(waste_slot_state(word(r, s)), WASTE_SLOT_EMPTY);
         places[s]++;
     }
-    for (uint32_t s = c->first_predicted; s != WASTE_SLOT_NONE; s = c->slot[s].next) {
-        assert_true(c->slot[s].predicted && c->slot[s].state == WASTE_SLOT_READY);
-        places[s]++;
-        predicted++;
-    }
+    for (uint32_t l = 0; l < model->config.layers; l++)
+        for (uint32_t s = c->first_predicted[l]; s != WASTE_SLOT_NONE; s = c->slot[s].next) {
+            assert_true(c->slot[s].predicted && c->slot[s].state == WASTE_SLOT_READY);
+            assert_int_equal(c->slot[s].layer, l);
+            assert_true(c->slot[s].for_step > c->step ||
+                        (c->slot[s].for_step == c->step && l > c->layer));
+            places[s]++;
+            predicted++;
+        }
     assert_int_equal(predicted, c->predicted);
     for (uint32_t i = 0; i < c->policy.count; i++) {
         uint32_t s = c->policy.heap[i];
@@ -633,7 +637,7 @@ static void an_expert_in_use_that_is_predicted_again_is_kept(void **state)
     assert_int_equal(r.cache.predicted, 0);
     demand(&r, 2, next, 1);
     assert_int_equal(r.cache.predicted, 1);
-    assert_int_equal(r.cache.first_predicted, directory(&r, 1, 5));
+    assert_int_equal(r.cache.first_predicted[1], directory(&r, 1, 5));
     plan(&r, 64);
     finish_reads(&r);
     assert_consistent(&r);
