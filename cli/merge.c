@@ -1,7 +1,8 @@
 /*
  * Two ways to the same ids. Short pieces (nearly all): an array of parts, scanned for the best pair
- * after every merge. Long ones: a list of parts and a heap of (rank, position) in which entries
- * that a merge has made wrong are recognised when they come up, n log n whatever the text.
+ * after every merge. Long ones: a list of parts and a tree of minima over their positions, n log n
+ * whatever the text. (A heap does too, but a megabyte of one letter walks all over it; in the tree,
+ * what is close in the text is close in memory.)
  */
 #include "cli/merge.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT_PIECE = 64 };
+enum { SHORT_PIECE = 64, FAN = 16 };
 
 static uint32_t pair_rank(const struct waste_vocab *v, const char *data, size_t bytes)
 {
@@ -58,94 +59,122 @@ static int merge_short(const struct waste_vocab *v, const char *piece, uint32_t 
     return 0;
 }
 
-static void sift_down(uint64_t *heap, size_t count, size_t at)
+static size_t padded(size_t n)
 {
-    uint64_t value = heap[at];
-
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && heap[child + 1] < heap[child])
-            child++;
-        if (heap[child] >= value)
-            break;
-        heap[at] = heap[child];
-    }
-    heap[at] = value;
+    return (n + FAN - 1) / FAN * FAN;
 }
 
-static void push(uint64_t *heap, size_t *count, uint64_t value)
-{
-    size_t at = (*count)++;
-
-    for (; at > 0 && heap[(at - 1) / 2] > value; at = (at - 1) / 2)
-        heap[at] = heap[(at - 1) / 2];
-    heap[at] = value;
-}
-
+/* Memory for a piece of `bytes`, and the tree's shape. Returns its root's level, or -ENOMEM. */
 static int reserve(struct waste_merge *m, size_t bytes)
 {
-    size_t room = m->room ? m->room : 4096;
+    size_t room = m->room ? m->room : 4096, entries = 0, at = 0;
+    int root = 0;
 
-    if (bytes <= m->room)
-        return 0;
-    while (room < bytes)
-        room *= 2;
-    waste_merge_finish(m);
-    m->next = malloc(room * sizeof(*m->next));
-    m->previous = malloc(room * sizeof(*m->previous));
-    m->rank = malloc(room * sizeof(*m->rank));
-    /* every merge takes one entry out and puts at most two in */
-    m->heap = malloc(2 * room * sizeof(*m->heap));
-    if (!m->next || !m->previous || !m->rank || !m->heap) {
+    if (bytes > m->room) {
+        while (room < bytes)
+            room *= 2;
         waste_merge_finish(m);
-        return -ENOMEM;
+        m->next = malloc(room * sizeof(*m->next));
+        m->previous = malloc(room * sizeof(*m->previous));
+        for (size_t n = room; n > 1; n = padded(n) / FAN)
+            entries += padded(n);
+        m->lowest[0] = malloc((entries + FAN) * sizeof(uint32_t));
+        if (!m->next || !m->previous || !m->lowest[0]) {
+            waste_merge_finish(m);
+            return -ENOMEM;
+        }
+        m->room = room;
     }
-    m->room = room;
-    return 0;
+    for (size_t n = bytes; n > 1; n = padded(n) / FAN) {
+        m->lowest[root] = m->lowest[0] + at;
+        at += padded(n);
+        root++;
+    }
+    m->lowest[root] = m->lowest[0] + at;
+    return root;
 }
 
-/* Works out the rank of the pair that begins with the part at `at`, and enters it. */
-static void enter_pair(struct waste_merge *m, const struct waste_vocab *v, const char *piece,
-                       uint32_t bytes, uint32_t at, size_t *count)
+static uint32_t lowest_of(const uint32_t *rank)
+{
+    uint32_t lowest = rank[0];
+
+    for (int i = 1; i < FAN; i++)
+        lowest = rank[i] < lowest ? rank[i] : lowest;
+    return lowest;
+}
+
+/* Everything above the ranks of all `bytes` positions. */
+static void build(struct waste_merge *m, size_t bytes, int root)
+{
+    size_t n = bytes;
+
+    for (int level = 0; level < root; level++) {
+        for (size_t i = n; i < padded(n); i++)
+            m->lowest[level][i] = WASTE_NO_TOKEN;
+        n = padded(n) / FAN;
+        for (size_t i = 0; i < n; i++)
+            m->lowest[level + 1][i] = lowest_of(m->lowest[level] + i * FAN);
+    }
+}
+
+static void set_rank(struct waste_merge *m, int root, size_t at, uint32_t rank)
+{
+    m->lowest[0][at] = rank;
+    for (int level = 0; level < root; level++) {
+        uint32_t lowest;
+
+        at /= FAN;
+        lowest = lowest_of(m->lowest[level] + at * FAN);
+        if (m->lowest[level + 1][at] == lowest)
+            break;
+        m->lowest[level + 1][at] = lowest;
+    }
+}
+
+/* The first position with the lowest rank. */
+static size_t first_lowest(const struct waste_merge *m, int root)
+{
+    uint32_t lowest = m->lowest[root][0];
+    size_t at = 0;
+
+    for (int level = root - 1; level >= 0; level--)
+        for (at *= FAN; m->lowest[level][at] != lowest;)
+            at++;
+    return at;
+}
+
+/* The rank of the pair that begins with the part at `at`. */
+static uint32_t rank_at(const struct waste_merge *m, const struct waste_vocab *v, const char *piece,
+                        uint32_t bytes, uint32_t at)
 {
     uint32_t second = m->next[at];
 
-    m->rank[at] = second == bytes ? WASTE_NO_TOKEN : pair_rank(v, piece + at, m->next[second] - at);
-    if (m->rank[at] != WASTE_NO_TOKEN)
-        push(m->heap, count, (uint64_t)m->rank[at] << 32 | at);
+    return second == bytes ? WASTE_NO_TOKEN : pair_rank(v, piece + at, m->next[second] - at);
 }
 
 static int merge_long(struct waste_merge *m, const struct waste_vocab *v, const char *piece,
                       uint32_t bytes, struct waste_ids *out)
 {
-    size_t count = 0;
+    int root = reserve(m, bytes);
 
-    if (reserve(m, bytes) < 0)
-        return -ENOMEM;
+    if (root < 0)
+        return root;
     for (uint32_t i = 0; i < bytes; i++) {
         m->next[i] = i + 1;
         m->previous[i] = i - 1;
-        m->rank[i] = i + 1 < bytes ? pair_rank(v, piece + i, 2) : WASTE_NO_TOKEN;
-        if (m->rank[i] != WASTE_NO_TOKEN)
-            m->heap[count++] = (uint64_t)m->rank[i] << 32 | i;
+        m->lowest[0][i] = i + 1 < bytes ? pair_rank(v, piece + i, 2) : WASTE_NO_TOKEN;
     }
-    for (size_t i = count / 2; i-- > 0;)
-        sift_down(m->heap, count, i);
-    while (count > 0) {
-        uint32_t rank = (uint32_t)(m->heap[0] >> 32), at = (uint32_t)m->heap[0], second;
+    build(m, bytes, root);
+    while (m->lowest[root][0] != WASTE_NO_TOKEN) {
+        uint32_t at = (uint32_t)first_lowest(m, root), second = m->next[at];
 
-        m->heap[0] = m->heap[--count];
-        if (count > 0)
-            sift_down(m->heap, count, 0);
-        if (m->rank[at] != rank)
-            continue; /* one of the two has been merged with something else */
-        second = m->next[at];
-        m->rank[second] = WASTE_NO_TOKEN;
         m->next[at] = m->next[second];
         if (m->next[at] < bytes)
             m->previous[m->next[at]] = at;
-        enter_pair(m, v, piece, bytes, at, &count);
+        set_rank(m, root, second, WASTE_NO_TOKEN);
+        set_rank(m, root, at, rank_at(m, v, piece, bytes, at));
         if (at > 0)
-            enter_pair(m, v, piece, bytes, m->previous[at], &count);
+            set_rank(m, root, m->previous[at], rank_at(m, v, piece, bytes, m->previous[at]));
     }
     for (uint32_t at = 0; at < bytes; at = m->next[at])
         if (waste_ids_add(out, part_id(v, piece + at, m->next[at] - at)) < 0)
@@ -169,7 +198,6 @@ void waste_merge_finish(struct waste_merge *m)
 {
     free(m->next);
     free(m->previous);
-    free(m->rank);
-    free(m->heap);
+    free(m->lowest[0]);
     memset(m, 0, sizeof(*m));
 }

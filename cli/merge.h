@@ -8,12 +8,21 @@
 #include "cli/tokenizer.h"
 #include "cli/vocab.h"
 
-enum { WASTE_PIECE_BYTES = 1 << 30 }; /* longest piece */
+enum {
+    WASTE_PIECE_BYTES = 1 << 30, /* longest piece */
+    WASTE_MERGE_LEVELS = 9,      /* 16^8 is beyond it */
+};
 
-/* Working memory, kept from piece to piece; all zero at first. */
+/*
+ * Working memory for long pieces, kept from piece to piece; all zero at first. Parts are known by
+ * the byte they begin at.
+ */
 struct waste_merge {
-    uint32_t *next, *previous, *rank; /* [room] by the byte a part begins at */
-    uint64_t *heap;
+    uint32_t *next, *previous; /* [room] */
+    /* lowest[0][at]: rank of the part at `at` joined with the next one, WASTE_NO_TOKEN if that is
+     * no token or no part begins there; lowest[n + 1][i]: the least of lowest[n][16 i .. 16 i +
+     * 16), up to one root */
+    uint32_t *lowest[WASTE_MERGE_LEVELS];
     size_t room;
 };
 
