@@ -66,7 +66,7 @@ struct waste_args {
     uint32_t top;
 
     const char *model_path, *tokenizer_path; /* tokenize, detokenize */
-    bool markup, jsonl;
+    bool chat, markup, jsonl;
 
     uint32_t pid; /* ps, stats, ...; 0: the only one */
 
