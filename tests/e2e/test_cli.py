@@ -207,8 +207,8 @@ class Running(waste.Test):
         plan = self.plan(waste.DEMO, "--ctx", 4000)
         pids = [self.p.pid] + list(waste.stages_of(self.p.pid).values())
         taken = sum(waste.pss_bytes(p) for p in pids)
-        print("plan %.1f MiB, resident %.1f MiB" % (plan["total"] / 2**20, taken / 2**20))
-        self.assertLessEqual(abs(plan["total"] - taken), max(8 << 20, 0.05 * plan["total"]))
+        print("plan %.1f MiB, resident %.1f MiB" % (plan["total_bytes"] / 2**20, taken / 2**20))
+        self.assertLessEqual(abs(plan["total_bytes"] - taken), max(8 << 20, 0.05 * plan["total_bytes"]))
 
     def test_nothing_is_left_in_the_file_system_but_the_socket(self):
         for pid in [self.p.pid] + list(waste.stages_of(self.p.pid).values()):

@@ -78,7 +78,7 @@ class Crash(waste.Test):
         self.several("compute")
 
     def test_all_killed_at_once_with_the_smallest_cache(self):
-        floor = self.plan(waste.DEMO)["floor"]
+        floor = self.plan(waste.DEMO)["floor_bytes"]
         p = waste.start(*self.args, "--budget", floor)
         self.running(p)
         for name, pid in waste.stages_of(p.pid).items():

@@ -24,14 +24,14 @@ class Invariants(waste.Test):
     def budgets(self, model):
         """From the floor up to more than everything. --ctx is part of the floor."""
         plan = self.plan(model)
-        floor, slot = plan["floor"], plan["cache"] // plan["slots"]
+        floor, slot = plan["floor_bytes"], plan["cache"] // plan["slots"]
         return [floor, floor + slot, floor + 3 * slot, floor + 17 * slot, floor + 100 * slot, floor + (1 << 30)]
 
     def test_budget(self):
         self.same(waste.DEMO, self.ids, [("--budget", b) for b in self.budgets(waste.DEMO)])
 
     def test_a_budget_under_the_floor_is_refused_with_the_number_that_would_do(self):
-        floor = self.plan(waste.DEMO)["floor"]
+        floor = self.plan(waste.DEMO)["floor_bytes"]
         for command in (["plan", waste.DEMO], ["run", waste.DEMO, "hello"]):
             line = self.refused(waste.waste_run(*command, "--budget", floor - 1), "floor", codes=(2,))
             self.assertRegex(line, r"[0-9.]+ ?[KMG]i?B?|%d" % floor)
@@ -40,7 +40,7 @@ class Invariants(waste.Test):
         self.same(waste.DEMO, self.ids, [("--lookahead", n) for n in (0, 1, 4, 16)])
 
     def test_lookahead_with_the_smallest_cache(self):
-        floor = self.plan(waste.DEMO)["floor"]
+        floor = self.plan(waste.DEMO)["floor_bytes"]
         self.same(waste.DEMO, self.ids, [("--lookahead", n, "--budget", floor) for n in (0, 16)])
 
     def test_io(self):
@@ -56,7 +56,7 @@ class Invariants(waste.Test):
         for shape in ("tiny-odd-k3", "tiny-all", "tiny-odd-vq2r"):
             model = waste.synth(shape)
             ids = ",".join(map(str, waste.reference(shape)["ids"]))
-            floor = self.plan(model)["floor"]
+            floor = self.plan(model)["floor_bytes"]
             variants = [("--threads", t, "--io", io, "--lookahead", look, "--budget", floor)
                         for (t, io), look in zip(itertools.product((1, 5), ("uring", "pread")), (0, 3, 2, 0))]
             with self.subTest(shape):
