@@ -97,7 +97,7 @@ static void reader(void *shared)
         for (int w = 0; w < USED; w++)
             s->data[i][w] = pattern(key, generation, w);
         bump(&s->claimed);
-        if (generation % 61 == 0) {
+        if (stress_random(&rng) % 61 == 0) {
             waste_slot_fail(slot, WASTE_SLOT_EIO, 5);
             if (!waste_slot_empty(slot, atomic_load_explicit(&slot->word, memory_order_relaxed)))
                 stress_fail("slots: a FAILED slot could not be emptied");
@@ -188,6 +188,51 @@ int stress_slots(void)
     return stress_pair(s, reader, compute) || judge(s);
 }
 
+/*
+ * One slot, two keys, records of one word: it changes hands and comes back within the time that a
+ * compare-and-swap waits for its cache line. Without generations compute pins the wrong key.
+ */
+static void hot_reader(void *shared)
+{
+    struct shared *s = shared;
+    struct waste_slot *slot = &s->slot[0];
+
+    for (uint64_t n = 0; !over(s); n++) {
+        /* relaxed: the claim decides */
+        uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+
+        if (!waste_slot_claim(slot, word, n % 2)) {
+            bump(&s->refused);
+            continue;
+        }
+        s->data[0][0] = n % 2;
+        waste_slot_publish(slot);
+        bump(&s->claimed);
+    }
+}
+
+static void hot_compute(void *shared)
+{
+    struct shared *s = shared;
+
+    for (uint64_t n = 0; !over(s); n++) {
+        if (!waste_slot_pin(&s->slot[0], n % 2))
+            continue;
+        if (s->data[0][0] != n % 2)
+            stress_fail("slots: pinned for key %lu, holds the other", n % 2);
+        waste_slot_unpin(&s->slot[0]);
+        bump(&s->pinned);
+    }
+}
+
+int stress_hot_slot(void)
+{
+    struct shared *s = make();
+
+    atomic_store(&s->target, stress_count(4000000));
+    return stress_pair(s, hot_reader, hot_compute) || judge(s);
+}
+
 /* What the supervisor does: pins of a dead compute go; a dead reader's READING slots lose their
  * pages and become EMPTY. */
 static void after(void *shared, int side)
@@ -221,7 +266,7 @@ static void finish(void *shared)
 int stress_kill_slots(void)
 {
     struct shared *s = make();
-    int ret = stress_kill(s, reader, compute, (int)stress_count(500), after, finish) || judge(s);
+    int ret = stress_kill(s, reader, compute, (int)stress_count(300), after, finish) || judge(s);
 
     if (ret == 0 && (atomic_load(&s->cleared) == 0 || atomic_load(&s->punched) == 0) &&
         stress_options.scale >= 1) {

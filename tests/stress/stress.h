@@ -60,6 +60,7 @@ int stress_ring(void);
 int stress_bell(void);
 int stress_eventfd(void);
 int stress_slots(void);
+int stress_hot_slot(void);
 int stress_log(void);
 int stress_kill_ring(void);
 int stress_kill_slots(void);
