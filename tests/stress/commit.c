@@ -104,7 +104,7 @@ int stress_kill_commit(void)
     for (int i = 0; i < WORDS; i++)
         s->bank[0][i] = (uint64_t)i * 977;
     atomic_store(&s->commit, waste_commit_word(1, 0, 0));
-    ret = stress_kill(s, stepper, observer, (int)stress_count(300), after, finish);
+    ret = stress_kill(s, stepper, observer, (int)stress_count(200), after, finish);
     printf("commit: %lu tokens\n", atomic_load(&s->seen));
     return ret;
 }

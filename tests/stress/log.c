@@ -88,7 +88,7 @@ int stress_log(void)
 {
     struct shared *s = stress_shared(sizeof(*s), NULL);
 
-    atomic_store(&s->lines, stress_count(400000));
+    atomic_store(&s->lines, stress_count(200000));
     if (stress_pair(s, writer, chaser))
         return 1;
     printf("log: %lu lines, %lu read whole, %lu overwritten\n", atomic_load(&s->lines),
@@ -169,7 +169,7 @@ static void finish(void *shared)
 int stress_kill_log(void)
 {
     struct shared *s = stress_shared(sizeof(*s), NULL);
-    int ret = stress_kill(s, paced_writer, paced_reader, (int)stress_count(300), after, finish);
+    int ret = stress_kill(s, paced_writer, paced_reader, (int)stress_count(200), after, finish);
 
     printf("log: %lu lines by %u lives\n", atomic_load(&s->seen), atomic_load(&s->life) + 1);
     return ret;

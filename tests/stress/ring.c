@@ -152,5 +152,5 @@ int stress_kill_ring(void)
 {
     struct shared *s = make();
 
-    return stress_kill(s, producer, consumer, (int)stress_count(300), after, finish) || judge(s);
+    return stress_kill(s, producer, consumer, (int)stress_count(200), after, finish) || judge(s);
 }

@@ -5,6 +5,7 @@
  * The records are plain memory on purpose: the thread sanitizer proves that the slot words order
  * every write of the reader against every read of compute.
  */
+#include <sched.h>
 #include <stdio.h>
 
 #include "shm/segment.h"
@@ -41,7 +42,8 @@ static bool over(struct shared *s)
     uint64_t target = atomic_load_explicit(&s->target, memory_order_relaxed);
 
     return target != 0 && atomic_load_explicit(&s->claimed, memory_order_relaxed) >= target &&
-           atomic_load_explicit(&s->pinned, memory_order_relaxed) >= target / 64;
+           atomic_load_explicit(&s->pinned, memory_order_relaxed) >= target / 64 &&
+           atomic_load_explicit(&s->refused, memory_order_relaxed) != 0;
 }
 
 /* A directory from the slots alone: all that a dead reader leaves is in their words and keys. */
@@ -140,6 +142,8 @@ static void compute(void *shared)
         verify(s, i, key);
         if (dice % 4 == 0) {
             stress_pause(dice / 4 % 256);
+            if (dice % 1024 == 0)
+                sched_yield(); /* on one CPU the reader only meets a pin if we let go of it here */
             verify(s, i, key);
             if (waste_slot_pin(&s->slot[i], key)) /* a second pin holds on its own */
                 waste_slot_unpin(&s->slot[i]);
@@ -173,10 +177,6 @@ static int judge(struct shared *s)
             bad = 1;
     if (bad)
         fprintf(stderr, "slots: pins are left over\n");
-    if (atomic_load(&s->refused) == 0 || atomic_load(&s->pinned) == 0) {
-        fprintf(stderr, "slots: the sides never met\n");
-        bad = 1;
-    }
     return bad;
 }
 
@@ -184,7 +184,7 @@ int stress_slots(void)
 {
     struct shared *s = make();
 
-    atomic_store(&s->target, stress_count(2000000));
+    atomic_store(&s->target, stress_count(1000000));
     return stress_pair(s, reader, compute) || judge(s);
 }
 
@@ -196,6 +196,7 @@ static void hot_reader(void *shared)
 {
     struct shared *s = shared;
     struct waste_slot *slot = &s->slot[0];
+    unsigned in_a_row = 0;
 
     for (uint64_t n = 0; !over(s); n++) {
         /* relaxed: the claim decides */
@@ -203,8 +204,11 @@ static void hot_reader(void *shared)
 
         if (!waste_slot_claim(slot, word, n % 2)) {
             bump(&s->refused);
+            if (++in_a_row % 256 == 0)
+                sched_yield(); /* the one who pins waits for this CPU */
             continue;
         }
+        in_a_row = 0;
         s->data[0][0] = n % 2;
         waste_slot_publish(slot);
         bump(&s->claimed);
@@ -220,8 +224,12 @@ static void hot_compute(void *shared)
             continue;
         if (s->data[0][0] != n % 2)
             stress_fail("slots: pinned for key %lu, holds the other", n % 2);
+        if (n % 8192 < 2)
+            sched_yield(); /* with the pin in hand */
         waste_slot_unpin(&s->slot[0]);
         bump(&s->pinned);
+        if (n % 256 < 2)
+            sched_yield(); /* the one who claims waits for this CPU */
     }
 }
 
@@ -229,7 +237,7 @@ int stress_hot_slot(void)
 {
     struct shared *s = make();
 
-    atomic_store(&s->target, stress_count(4000000));
+    atomic_store(&s->target, stress_count(3000000));
     return stress_pair(s, hot_reader, hot_compute) || judge(s);
 }
 
@@ -266,7 +274,7 @@ static void finish(void *shared)
 int stress_kill_slots(void)
 {
     struct shared *s = make();
-    int ret = stress_kill(s, reader, compute, (int)stress_count(300), after, finish) || judge(s);
+    int ret = stress_kill(s, reader, compute, (int)stress_count(200), after, finish) || judge(s);
 
     if (ret == 0 && (atomic_load(&s->cleared) == 0 || atomic_load(&s->punched) == 0) &&
         stress_options.scale >= 1) {
