@@ -173,7 +173,7 @@ int waste_cmd_tokenize(const struct waste_tokenize_options *o)
 /* Ids in text: digits, separated by commas or white space, perhaps in brackets. */
 static int parse_ids(const char *text, struct waste_ids *out)
 {
-    char what[96];
+    struct waste_error err;
 
     for (const char *at = text; *at != '\0';) {
         unsigned long long id;
@@ -187,9 +187,8 @@ static int parse_ids(const char *text, struct waste_ids *out)
         id = strtoull(at, &end, 10);
         if (*at < '0' || *at > '9' || errno != 0 || id > UINT32_MAX ||
             (*end != '\0' && strchr(SEPARATORS, *end) == NULL)) {
-            snprintf(what, sizeof(what), "not a token id: %.*s",
-                     (int)(strcspn(at, SEPARATORS) < 32 ? strcspn(at, SEPARATORS) : 32), at);
-            return fail(2, what);
+            waste_error_set(&err, 0, "not a token id: %.*s", (int)strcspn(at, SEPARATORS), at);
+            return fail(2, err.text);
         }
         if (waste_ids_add(out, (uint32_t)id) < 0)
             return out_of_memory();
@@ -290,7 +289,8 @@ int waste_cmd_detokenize(const struct waste_tokenize_options *o)
     } else if (code == 0) {
         code = read_input(o->input, &text);
         if (code == 0)
-            code = parse_ids(text.data, &ids);
+            code = strlen(text.data) == text.bytes ? parse_ids(text.data, &ids)
+                                                   : fail(2, "ids hold a zero byte");
         if (code == 0)
             code = known(t, &ids);
         if (code == 0 && o->json)
