@@ -9,6 +9,10 @@
  */
 enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 1000, DIRECT_ALIGN = 4096 };
 
+/* Results a turn: checking a K3 record takes a millisecond, and new demand should not wait for
+ * many, nor the heartbeat. */
+enum { REAP = 8 };
+
 static uint64_t now_ns(void)
 {
     struct timespec ts;
@@ -29,7 +33,7 @@ int waste_fetch_init(struct waste_fetch *f, const struct waste_shm *shm, struct 
     f->read = calloc(slots, sizeof(*f->read));
     f->waiting = malloc(slots * sizeof(*f->waiting));
     f->plan = malloc(io->depth * sizeof(*f->plan));
-    f->done = malloc(io->depth * sizeof(*f->done));
+    f->done = malloc(REAP * sizeof(*f->done));
     if (f->read && f->waiting && f->plan && f->done)
         return 0;
     waste_fetch_finish(f);
@@ -187,7 +191,7 @@ int waste_fetch_pump(struct waste_fetch *f, bool fresh)
 
 uint32_t waste_fetch_reap(struct waste_fetch *f)
 {
-    uint32_t n = f->io->ops->reap(f->io, f->done, f->io->depth);
+    uint32_t n = f->io->ops->reap(f->io, f->done, REAP);
     for (uint32_t i = 0; i < n; i++)
         result(f, f->done[i].tag, f->done[i].result);
     return n;

@@ -31,7 +31,7 @@ struct waste_fetch {
     uint8_t *base;                 /* of the cache segment */
     struct waste_fetch_read *read; /* [slots], of slots that are READING */
     struct waste_cache_read *plan; /* [depth] */
-    struct waste_io_done *done;    /* [depth] */
+    struct waste_io_done *done;    /* results of one turn */
     uint32_t *waiting;             /* [slots] reads that pause or found the backend full */
     uint32_t waiting_count;
 };
@@ -45,8 +45,8 @@ void waste_fetch_finish(struct waste_fetch *f);
  * -errno when the backend is broken. */
 int waste_fetch_pump(struct waste_fetch *f, bool fresh);
 
-/* Takes results; slots turn READY or FAILED and compute's bell rings. Returns how many results
- * there were. */
+/* Takes a few results; slots turn READY or FAILED and compute's bell rings. Returns how many
+ * results there were. */
 uint32_t waste_fetch_reap(struct waste_fetch *f);
 
 /* Reads that are not over. */

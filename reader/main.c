@@ -25,9 +25,9 @@ static int refuse(const char *what, int rc)
 
 static int exit_code(int rc)
 {
-    return rc == 0 || rc == -ECANCELED                   ? 0
-           : rc == -ENOMEM || rc == -EIO || rc == -ETIME ? EXIT_AGAIN
-                                                         : EXIT_CONFIGURATION;
+    return rc == 0 || rc == -ECANCELED                                    ? 0
+           : rc == -ENOMEM || rc == -EIO || rc == -ETIME || rc == -EAGAIN ? EXIT_AGAIN
+                                                                          : EXIT_CONFIGURATION;
 }
 
 /* Our parent's death is ours. It may have died before prctl. */
