@@ -250,6 +250,40 @@ static void a_restart_keeps_what_was_there(void **state)
     rig_destroy(&r);
 }
 
+static void a_reader_killed_while_it_loads_leaves_a_trunk_its_successor_completes(void **state)
+{
+    (void)state;
+    struct reader_rig whole, pieces;
+    struct waste_mapping a, b;
+    uint32_t interrupted = 0;
+    rig_create(&whole, WASTE_DEMO_MODEL, floor_slots(), WASTE_IO_AUTO, true);
+    rig_start(&whole, true);
+    rig_create(&pieces, WASTE_DEMO_MODEL, floor_slots(), WASTE_IO_AUTO, true);
+    for (int i = 0; i < 20 && !atomic_load(&pieces.shm.control->trunk_ready); i++) {
+        rig_start(&pieces, false);
+        while (atomic_load(&pieces.shm.control->stage[WASTE_STAGE_READER].state) <
+               WASTE_STAGE_LOADING)
+            usleep(100);
+        usleep(random_below(2500));
+        kill(pieces.pid, SIGKILL);
+        assert_int_equal(rig_reap(&pieces), -SIGKILL);
+        interrupted += !atomic_load(&pieces.shm.control->trunk_ready);
+    }
+    if (interrupted == 0)
+        print_message("the trunk was always loaded before the signal came\n");
+    rig_start(&pieces, true);
+    assert_int_equal(waste_segment_map(whole.fd[WASTE_SEG_TRUNK], WASTE_SEG_TRUNK, false, &a), 0);
+    assert_int_equal(waste_segment_map(pieces.fd[WASTE_SEG_TRUNK], WASTE_SEG_TRUNK, false, &b), 0);
+    assert_int_equal(a.bytes, b.bytes);
+    assert_memory_equal(a.base, b.base, a.bytes);
+    waste_segment_unmap(&a);
+    waste_segment_unmap(&b);
+    assert_int_equal(rig_stop(&pieces), 0);
+    assert_int_equal(rig_stop(&whole), 0);
+    rig_destroy(&pieces);
+    rig_destroy(&whole);
+}
+
 /* ---- damaged copies of the model ---- */
 
 static char copy[] = "/tmp/waste-test-reader-XXXXXX";
@@ -423,6 +457,7 @@ int main(void)
         cmocka_unit_test(embedding_rows_are_the_files),
         cmocka_unit_test(a_killed_reader_is_followed_by_one_that_goes_on),
         cmocka_unit_test(a_restart_keeps_what_was_there),
+        cmocka_unit_test(a_reader_killed_while_it_loads_leaves_a_trunk_its_successor_completes),
         cmocka_unit_test(a_damaged_record_fails_and_names_itself),
         cmocka_unit_test(without_verify_only_the_header_counts),
         cmocka_unit_test(a_file_that_shrinks_while_running_fails_its_experts),
