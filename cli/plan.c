@@ -98,17 +98,21 @@ static int check_budget(const struct waste_plan *p, const struct waste_machine_m
 
 /* Program, libraries, stacks and heap of processes that have done some work, measured: see
  * cli/README.md. Compute knows its own. */
-enum { READER_BYTES = 2 << 20, ROUTER_BYTES = 3 << 19, OWN_BYTES = 5 << 19 };
+enum { READER_BYTES = 2 << 20, ROUTER_BYTES = 3 << 19, OWN_BYTES = 5 << 19, PLANNED_THREADS = 8 };
 
 static uint64_t stage_bytes(const struct waste_plan_input *in, enum waste_stage_id stage)
 {
     const struct waste_config *config = &in->model->config;
+    struct waste_options options = *in->options;
 
+    /* a few threads more or less do not move the floor */
+    if (options.threads < PLANNED_THREADS)
+        options.threads = PLANNED_THREADS;
     switch (stage) {
     case WASTE_STAGE_READER:
         return READER_BYTES + (uint64_t)config->layers * config->experts * 8; /* its usage table */
     case WASTE_STAGE_COMPUTE:
-        return waste_compute_private_bytes(in->model, in->options);
+        return waste_compute_private_bytes(in->model, &options);
     case WASTE_STAGE_ROUTER:
         return in->options->lookahead > 0 ? ROUTER_BYTES + (uint64_t)config->hidden * 16 : 0;
     case WASTE_STAGE_COUNT:

@@ -24,7 +24,7 @@ class Invariants(waste.Test):
     def budgets(self, model):
         """From the floor up to more than everything. --ctx is part of the floor."""
         plan = self.plan(model)
-        floor, slot = plan["floor_bytes"], plan["cache"] // plan["slots"]
+        floor, slot = plan["floor_bytes"], plan["cache_bytes"] // plan["slots"]
         return [floor, floor + slot, floor + 3 * slot, floor + 17 * slot, floor + 100 * slot, floor + (1 << 30)]
 
     def test_budget(self):
