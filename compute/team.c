@@ -36,6 +36,10 @@ enum { WAKE_CALLER = 1, WAKE_WORKERS = 2 };
 
 enum { SPIN_NS = 60000, PAUSES_A_LOOK = 32 };
 
+/* A claim takes a run of tasks: this share of what is left, so that each worker streams long runs
+ * of neighbouring weights at first and the last tasks are handed out one by one. */
+enum { CLAIM_SHARE = 2, CLAIM_MOST = 16 };
+
 struct waste_team {
     _Alignas(64) _Atomic uint32_t word;
     _Alignas(64) _Atomic uint32_t next; /* the next unclaimed task */
@@ -52,9 +56,10 @@ struct waste_team {
     _Atomic bool quit;
     uint32_t started;
     struct worker {
-        struct waste_team *team;
+        _Alignas(64) struct waste_team *team;
         pthread_t thread;
         uint32_t number;
+        uint32_t claimed, claimed_end; /* the rest of its last claim */
     } worker[];
 };
 
@@ -209,15 +214,33 @@ void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint
         wait_for_workers(team);
 }
 
+static bool claim_run(struct waste_team *team, struct worker *own)
+{
+    /* relaxed throughout: the numbers are all that is handed out; the word orders the data */
+    uint32_t n, next = atomic_load_explicit(&team->next, memory_order_relaxed);
+
+    do {
+        if (next >= team->tasks)
+            return false;
+        n = (team->tasks - next) / (CLAIM_SHARE * team->threads);
+        n = n < 1 ? 1 : n > CLAIM_MOST ? CLAIM_MOST : n;
+    } while (!atomic_compare_exchange_weak_explicit(&team->next, &next, next + n,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    own->claimed = next;
+    own->claimed_end = next + n;
+    return true;
+}
+
 bool waste_team_claim(struct waste_team *team, uint32_t worker, uint32_t *task)
 {
+    struct worker *own = &team->worker[worker];
+
     if (!worker && team->tick)
         team->tick(team->tick_arg);
-    /* relaxed: the number is all that is handed out; the word orders the data */
-    if (atomic_load_explicit(&team->next, memory_order_relaxed) >= team->tasks)
+    if (own->claimed == own->claimed_end && !claim_run(team, own))
         return false;
-    *task = atomic_fetch_add_explicit(&team->next, 1, memory_order_relaxed);
-    return *task < team->tasks;
+    *task = own->claimed++;
+    return true;
 }
 
 /* CPUs of the mask that this process may use; all it may use if the mask is empty. */

@@ -39,7 +39,8 @@ void waste_team_set_tick(struct waste_team *team, void (*tick)(void *), void *ar
  * all workers, what the workers wrote is visible to the caller afterwards. */
 void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint32_t tasks);
 
-/* Inside a phase: the next task, or false when all are taken. */
+/* Inside a phase: the next task, or false when all are taken. A phase function goes on until then:
+ * a claim may have set several tasks aside for this worker. */
 bool waste_team_claim(struct waste_team *team, uint32_t worker, uint32_t *task);
 
 uint32_t waste_team_threads(const struct waste_team *team);
