@@ -165,7 +165,7 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
     struct follow f = {.epoch = waste_commit_epoch(commit)};
 
     *out = (struct waste_outcome){.prompt_tokens = spec->count};
-    if (spec->count == 0 || spec->count >= c->p->options.ctx - c->known)
+    if (c->known + spec->count == 0 || spec->count >= c->p->options.ctx - c->known)
         return waste_error_set(err, 2, "%u tokens do not fit: the context holds %u, %u are taken",
                                spec->count, c->p->options.ctx, c->known);
     snapshot(c, out);

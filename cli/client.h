@@ -30,7 +30,7 @@ struct waste_client {
 };
 
 struct waste_request_spec {
-    const uint32_t *ids; /* appended to what is known */
+    const uint32_t *ids; /* appended to what is known; none: go on from there */
     uint32_t count;
     uint32_t max_tokens;
     bool want_logits;

@@ -8,6 +8,7 @@
 #include "cli/cmd.h"
 #include "cli/engine.h"
 #include "cli/output.h"
+#include "cli/probe.h"
 #include "cli/units.h"
 
 enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
@@ -15,9 +16,19 @@ enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
 struct measured {
     double prefill_seconds, decode_seconds;
     uint32_t prefilled, decoded;
-    uint64_t counter[WASTE_COUNTER_COUNT];
+    uint64_t counter[WASTE_COUNTER_COUNT]; /* of the decoding alone */
     uint32_t restarts[WASTE_STAGE_COUNT];
+    double memory_bytes_per_s, disk_bytes_per_s; /* the machine's, in this run */
+    uint64_t bytes_per_token;
 };
+
+/* Where a step's time goes: X(name, counter). The rest is "other". */
+#define PHASES(X)                                                                                  \
+    X("experts", EXPERTS_NS)                                                                       \
+    X("trunk", TRUNK_NS)                                                                           \
+    X("attention", ATTENTION_NS)                                                                   \
+    X("wait_experts", EXPERT_WAIT_NS)                                                              \
+    X("wait_embedding", EMBED_WAIT_NS)
 
 static int read_ids_file(const char *path, struct waste_ids *out)
 {
@@ -84,19 +95,22 @@ static int request(struct waste_engine *e, const uint32_t *ids, size_t count, ui
     return o->status == WASTE_REPLY_CANCELLED ? waste_fail(1, "ended before it was through") : 0;
 }
 
-/* The prompt at once, then decode what the model says. */
+/* The prompt at once and a first token, then as many as wanted of what the model says. */
 static int measure(struct waste_engine *e, const struct waste_ids *ids, struct measured *m)
 {
     struct waste_outcome o;
 
-    int rc = request(e, ids->id, ids->count, e->args->tokens + 1, &o);
+    int rc = request(e, ids->id, ids->count, 1, &o);
+    if (rc != 0)
+        return rc;
+    m->prefilled = o.prompt_tokens;
+    m->prefill_seconds = o.prefill_seconds;
+    rc = request(e, NULL, 0, e->args->tokens, &o);
     if (rc != 0)
         return rc;
     add(m, &o);
-    m->prefilled = o.prompt_tokens;
-    m->prefill_seconds = o.prefill_seconds;
-    m->decoded = o.tokens > 0 ? o.tokens - 1 : 0;
-    m->decode_seconds = o.decode_seconds;
+    m->decoded = o.tokens;
+    m->decode_seconds = o.prefill_seconds + o.decode_seconds;
     return 0;
 }
 
@@ -115,31 +129,64 @@ static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, st
     return 0;
 }
 
-static double rate(uint32_t tokens, double seconds)
+static double ratio(double a, double b)
 {
-    return seconds > 0 ? tokens / seconds : 0;
+    return b > 0 ? a / b : 0;
+}
+
+static double seconds(const struct measured *m, enum waste_counter id)
+{
+    return (double)m->counter[id] / 1e9;
+}
+
+static double other_seconds(const struct measured *m)
+{
+    double rest = m->decode_seconds;
+
+#define X(name, id) rest -= seconds(m, WASTE_C_##id);
+    PHASES(X)
+#undef X
+    return rest > 0 ? rest : 0;
+}
+
+/* Weights streamed a second, of what memory gives. */
+static double memory_share(const struct measured *m)
+{
+    return ratio((double)m->bytes_per_token * ratio(m->decoded, m->decode_seconds),
+                 m->memory_bytes_per_s);
+}
+
+/* Bytes read a second, of what the drive gives. */
+static double disk_share(const struct measured *m)
+{
+    return ratio(ratio((double)m->counter[WASTE_C_BYTES_READ], m->decode_seconds),
+                 m->disk_bytes_per_s);
 }
 
 static json_t *make_json(const struct measured *m)
 {
-    double wait = (double)m->counter[WASTE_C_EXPERT_WAIT_NS] / 1e9;
-    double step = (double)m->counter[WASTE_C_STEP_NS] / 1e9;
     struct waste_outcome o = {.prompt_tokens = m->prefilled,
                               .tokens = m->decoded,
                               .prefill_seconds = m->prefill_seconds,
                               .decode_seconds = m->decode_seconds};
+    json_t *phases = json_object();
 
     memcpy(o.counter, m->counter, sizeof(o.counter));
     memcpy(o.restarts, m->restarts, sizeof(o.restarts));
+#define X(name, id) json_object_set_new(phases, name, json_real(seconds(m, WASTE_C_##id)));
+    PHASES(X)
+#undef X
+    json_object_set_new(phases, "other", json_real(other_seconds(m)));
     json_t *object = waste_output_json(&o);
-    json_t *more = json_pack("{s:f, s:f, s:{s:f, s:f}}", "decode_tok_per_s",
-                             rate(m->decoded, m->decode_seconds), "prefill_tok_per_s",
-                             rate(m->prefilled, m->prefill_seconds), "phases", "wait", wait,
-                             "compute", step - wait);
-    if (object != NULL && more != NULL) {
+    json_t *more = json_pack(
+        "{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:o}", "tok_per_s",
+        ratio(m->decoded, m->decode_seconds), "decode_tok_per_s",
+        ratio(m->decoded, m->decode_seconds), "prefill_tok_per_s",
+        ratio(m->prefilled, m->prefill_seconds), "bytes_per_token", (json_int_t)m->bytes_per_token,
+        "read_bytes_per_s", m->memory_bytes_per_s, "disk_bytes_per_s", m->disk_bytes_per_s,
+        "memory_share", memory_share(m), "disk_share", disk_share(m), "phases", phases);
+    if (object != NULL && more != NULL)
         json_object_update(object, more);
-        json_object_set_new(object, "tok_per_s", json_real(rate(m->decoded, m->decode_seconds)));
-    }
     json_decref(more);
     return object;
 }
@@ -147,17 +194,37 @@ static json_t *make_json(const struct measured *m)
 static void print_text(const struct measured *m)
 {
     uint64_t hits = m->counter[WASTE_C_HITS], misses = m->counter[WASTE_C_MISSES];
-    char size[24];
+    char a[24], b[24];
 
     if (m->prefilled > 0)
         printf("prefill  %8.2f tokens/s  (%u tokens, %.3f s)\n",
-               rate(m->prefilled, m->prefill_seconds), m->prefilled, m->prefill_seconds);
-    printf("decode   %8.2f tokens/s  (%u tokens, %.3f s)\n", rate(m->decoded, m->decode_seconds),
+               ratio(m->prefilled, m->prefill_seconds), m->prefilled, m->prefill_seconds);
+    printf("decode   %8.2f tokens/s  (%u tokens, %.3f s)\n", ratio(m->decoded, m->decode_seconds),
            m->decoded, m->decode_seconds);
-    printf("waiting  %8.3f s for experts\n", (double)m->counter[WASTE_C_EXPERT_WAIT_NS] / 1e9);
-    printf("experts  %8.1f %% in memory, %s read\n",
-           hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 100,
-           waste_units_format_size(m->counter[WASTE_C_BYTES_READ], size, sizeof(size)));
+#define X(name, id)                                                                                \
+    printf("  %-15s %8.4f s  %5.1f %%\n", name, seconds(m, WASTE_C_##id),                          \
+           100 * ratio(seconds(m, WASTE_C_##id), m->decode_seconds));
+    PHASES(X)
+#undef X
+    printf("  %-15s %8.4f s  %5.1f %%\n", "other", other_seconds(m),
+           100 * ratio(other_seconds(m), m->decode_seconds));
+    printf("memory   %8.1f %% of the limit: %s a token, the machine reads %s/s\n",
+           100 * memory_share(m), waste_units_format_size(m->bytes_per_token, a, sizeof(a)),
+           waste_units_format_size((uint64_t)m->memory_bytes_per_s, b, sizeof(b)));
+    printf("disk     %8.1f %% of the limit: %s read, the drive reads %s/s\n", 100 * disk_share(m),
+           waste_units_format_size(m->counter[WASTE_C_BYTES_READ], a, sizeof(a)),
+           waste_units_format_size((uint64_t)m->disk_bytes_per_s, b, sizeof(b)));
+    printf("experts  %8.1f %% in memory when asked for\n",
+           100 * ratio((double)hits, (double)(hits + misses)));
+}
+
+static int measure_all(struct waste_engine *e, const struct waste_ids *ids, struct measured *m)
+{
+    /* the machine first, while the pipeline is idle */
+    m->memory_bytes_per_s = waste_probe_memory(e->pipeline.options.threads);
+    m->disk_bytes_per_s = waste_probe_disk(e->dir, e->model);
+    m->bytes_per_token = waste_probe_token_bytes(e->model);
+    return e->args->step ? measure_steps(e, ids, m) : measure(e, ids, m);
 }
 
 int waste_cmd_bench(const struct waste_args *args)
@@ -175,7 +242,7 @@ int waste_cmd_bench(const struct waste_args *args)
     if (rc == 0)
         rc = waste_engine_start(&e, ctx);
     if (rc == 0)
-        rc = args->step ? measure_steps(&e, &ids, &m) : measure(&e, &ids, &m);
+        rc = measure_all(&e, &ids, &m);
     if (rc == 0 && args->json)
         rc = waste_output_print_json(make_json(&m));
     else if (rc == 0)

@@ -155,6 +155,13 @@ static void a_request_is_served_and_nothing_is_left_running(void **state)
     /* the next one goes on where this one ended */
     assert_int_equal(ask(r, 5, &out), 0);
     assert_reply(r, 26, 5);
+    /* and one without tokens of its own just goes on */
+    static const struct waste_sampling sampling = {.top_p = 1};
+    struct waste_request_spec more = {
+        .max_tokens = 4, .sampling = &sampling, .on_token = keep, .arg = r};
+    r->count = 0;
+    assert_int_equal(waste_client_request(&r->client, &more, &out, &r->err), 0);
+    assert_reply(r, 31, 4);
     for (int i = 0; i < WASTE_STAGE_COUNT; i++) {
         pid[i] = atomic_load(&stage(r, i)->pid);
         assert_true(alive(pid[i]));
