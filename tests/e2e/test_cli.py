@@ -3,6 +3,7 @@ import json
 import os
 import select
 import time
+import unittest
 
 import waste
 
@@ -203,6 +204,7 @@ class Running(waste.Test):
         self.assertIn(r.code, (0, 1), str(r))
         self.assertGreater(r.json()["tokens"], 50)
 
+    @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
     def test_the_plan_is_what_the_processes_take(self):
         plan = self.plan(waste.DEMO, "--ctx", 4000)
         pids = [self.p.pid] + list(waste.stages_of(self.p.pid).values())

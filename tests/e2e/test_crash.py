@@ -1,9 +1,9 @@
 """A stage that dies in the middle of a generation is started again and nothing of the output changes."""
 import os
 import signal
+import sys
 import threading
 import time
-import unittest
 
 import waste
 
@@ -100,6 +100,29 @@ class Crash(waste.Test):
                 self.assertEqual(r.json()["restarts"][name], 1)
                 self.assertIsNotNone(after, "it ended before a new %s came up: generate more" % name)
                 self.assertEqual(after["counters"]["trunk_bytes_read"], before)
+
+    def test_the_next_token_comes_soon(self):
+        args = [a for a in self.args if a != "--json"]
+        for name in ("compute", "reader"):
+            with self.subTest(name):
+                p = waste.start(*args, bufsize=0)
+                seen = b""
+                while len(seen) < 200:
+                    piece = os.read(p.stdout.fileno(), 4096)
+                    self.assertNotEqual(piece, b"", "it ended early")
+                    seen += piece
+                old = self.stage(p, name)
+                waste.kill9(old)
+                begin, last, gap = time.monotonic(), time.monotonic(), 0
+                while time.monotonic() < begin + waste.LIMIT:
+                    piece = os.read(p.stdout.fileno(), 4096)
+                    now = time.monotonic()
+                    if not piece:
+                        break
+                    last, gap = now, max(gap, now - last)
+                self.ok(waste.finish(p))
+                print("kill -9 of %s: longest pause %.0f ms" % (name, 1e3 * gap), file=sys.stderr)
+                self.assertLess(gap, 2 * waste.SLOW)
 
     def test_restart_is_polite(self):
         for name in waste.STAGES:

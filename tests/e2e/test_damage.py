@@ -180,7 +180,7 @@ class Damage(waste.Test):
                 c = self.damaged("manifest.json", json.dumps(m).encode())
                 r = waste.waste_run("info", c)
                 if r.code:
-                    self.refused(r, "manifest.json")
+                    self.refused(r, os.path.basename(c))
                 else:
                     accepted.append((name, c, m))
         print("%d manifests accepted" % len(accepted))
