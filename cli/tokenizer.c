@@ -62,6 +62,12 @@ static int open_in(const char *dir, const char *ranks, const char *specials_dir,
     ret = waste_vocab_load_ranks(&t->vocab, dir, ranks, limit, err);
     if (ret == 0 && specials != NULL)
         ret = waste_vocab_load_specials(&t->vocab, specials_dir, specials, limit, err);
+    /* the number of ranks is the first special id: a file that lost some lines does not go unseen
+     */
+    if (ret == 0 && t->vocab.specials > 0 && t->vocab.special[0].id != t->vocab.ranks)
+        ret =
+            waste_error_set(err, -EINVAL, "%s has %u ranks and %s begins with id %u, not %u", ranks,
+                            t->vocab.ranks, specials, t->vocab.special[0].id, t->vocab.ranks);
     if (ret < 0) {
         waste_tokenizer_destroy(t);
         return ret;
@@ -77,8 +83,18 @@ int waste_tokenizer_open(const char *dir, uint32_t vocab, struct waste_tokenizer
 {
     int ret = open_in(dir, "tokenizer.model", dir, "specials.json", vocab, out, err);
 
+    if (ret != -ENOENT)
+        return ret;
     /* a model may have no special tokens; if it is the ranks that are missing, this says so */
-    return ret == -ENOENT ? open_in(dir, "tokenizer.model", NULL, NULL, vocab, out, err) : ret;
+    ret = open_in(dir, "tokenizer.model", NULL, NULL, vocab, out, err);
+    if (ret < 0 || vocab == 0 || (*out)->vocab.ranks == vocab)
+        return ret;
+    ret = waste_error_set(err, -EINVAL,
+                          "specials.json is missing: tokenizer.model has %u of %u tokens",
+                          (*out)->vocab.ranks, vocab);
+    waste_tokenizer_destroy(*out);
+    *out = NULL;
+    return ret;
 }
 
 /* Splits a path where its last slash is. *dir is malloc'd; *name points into `path`. */

@@ -42,6 +42,8 @@ class Demo(waste.Test):
             if waste.is_raw(case) or case["thinking"]:
                 continue
             with self.subTest(case["question"]):
+                r = self.ok(waste.waste_run("tokenize", waste.DEMO, case["question"], "--json"))
+                self.assertEqual(r.json()["ids"], case["ids"])
                 r = self.ok(waste.waste_run("run", waste.DEMO, case["question"], "-n", 48, "--temp", "0", "--json"))
                 self.assertEqual(r.json()["prompt_tokens"], len(case["ids"]))
                 self.assertEqual(r.json()["ids"], case["greedy"])

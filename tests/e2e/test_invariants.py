@@ -22,7 +22,7 @@ class Invariants(waste.Test):
                 self.assertEqual(self.generated(model, ids, *options, n=n)["ids"], plain["ids"])
 
     def budgets(self, model):
-        """From the floor up to more than everything. --ctx is part of the floor."""
+        """From the floor up to more than everything."""
         plan = self.plan(model)
         floor, slot = plan["floor_bytes"], plan["cache_bytes"] // plan["slots"]
         return [floor, floor + slot, floor + 3 * slot, floor + 17 * slot, floor + 100 * slot, floor + (1 << 30)]
@@ -40,8 +40,8 @@ class Invariants(waste.Test):
         self.same(waste.DEMO, self.ids, [("--lookahead", n) for n in (0, 1, 4, 16)])
 
     def test_lookahead_with_the_smallest_cache(self):
-        floor = self.plan(waste.DEMO)["floor_bytes"]
-        self.same(waste.DEMO, self.ids, [("--lookahead", n, "--budget", floor) for n in (0, 16)])
+        self.same(waste.DEMO, self.ids, [
+            ("--lookahead", n, "--budget", self.plan(waste.DEMO, "--lookahead", n)["floor_bytes"]) for n in (0, 16)])
 
     def test_io(self):
         self.same(waste.DEMO, self.ids, [("--io", "uring"), ("--io", "pread")])
@@ -56,9 +56,10 @@ class Invariants(waste.Test):
         for shape in ("tiny-odd-k3", "tiny-all", "tiny-odd-vq2r"):
             model = waste.synth(shape)
             ids = ",".join(map(str, waste.reference(shape)["ids"]))
-            floor = self.plan(model)["floor_bytes"]
-            variants = [("--threads", t, "--io", io, "--lookahead", look, "--budget", floor)
-                        for (t, io), look in zip(itertools.product((1, 5), ("uring", "pread")), (0, 3, 2, 0))]
+            variants = []
+            for (t, io), look in zip(itertools.product((1, 5), ("uring", "pread")), (0, 3, 2, 0)):
+                size = ("--threads", t, "--lookahead", look)
+                variants.append((*size, "--io", io, "--budget", self.plan(model, *size)["floor_bytes"]))
             with self.subTest(shape):
                 self.same(model, ids, variants, n=8)
 
