@@ -62,12 +62,6 @@ static int open_in(const char *dir, const char *ranks, const char *specials_dir,
     ret = waste_vocab_load_ranks(&t->vocab, dir, ranks, limit, err);
     if (ret == 0 && specials != NULL)
         ret = waste_vocab_load_specials(&t->vocab, specials_dir, specials, limit, err);
-    /* the number of ranks is the first special id: a file that lost some lines does not go unseen
-     */
-    if (ret == 0 && t->vocab.specials > 0 && t->vocab.special[0].id != t->vocab.ranks)
-        ret =
-            waste_error_set(err, -EINVAL, "%s has %u ranks and %s begins with id %u, not %u", ranks,
-                            t->vocab.ranks, specials, t->vocab.special[0].id, t->vocab.ranks);
     if (ret < 0) {
         waste_tokenizer_destroy(t);
         return ret;
@@ -81,19 +75,30 @@ static int open_in(const char *dir, const char *ranks, const char *specials_dir,
 int waste_tokenizer_open(const char *dir, uint32_t vocab, struct waste_tokenizer **out,
                          struct waste_error *err)
 {
-    int ret = open_in(dir, "tokenizer.model", dir, "specials.json", vocab, out, err);
+    struct waste_tokenizer *t = NULL;
+    int ret = open_in(dir, "tokenizer.model", dir, "specials.json", vocab, &t, err);
+    bool missing = ret == -ENOENT;
 
-    if (ret != -ENOENT)
-        return ret;
     /* a model may have no special tokens; if it is the ranks that are missing, this says so */
-    ret = open_in(dir, "tokenizer.model", NULL, NULL, vocab, out, err);
-    if (ret < 0 || vocab == 0 || (*out)->vocab.ranks == vocab)
+    if (missing)
+        ret = open_in(dir, "tokenizer.model", NULL, NULL, vocab, &t, err);
+    if (ret < 0)
         return ret;
-    ret = waste_error_set(err, -EINVAL,
-                          "specials.json is missing: tokenizer.model has %u of %u tokens",
-                          (*out)->vocab.ranks, vocab);
-    waste_tokenizer_destroy(*out);
-    *out = NULL;
+    const struct waste_vocab *v = &t->vocab;
+    if (missing && vocab > v->ranks)
+        ret = waste_error_set(err, -EINVAL,
+                              "specials.json is missing: tokenizer.model has %u of %u tokens",
+                              v->ranks, vocab);
+    /* the number of ranks is the first special id: a file that lost some lines does not go unseen
+     */
+    if (v->specials > 0 && v->special[0].id != v->ranks)
+        ret = waste_error_set(err, -EINVAL,
+                              "tokenizer.model has %u ranks, specials.json begins with id %u",
+                              v->ranks, v->special[0].id);
+    if (ret == 0)
+        *out = t;
+    else
+        waste_tokenizer_destroy(t);
     return ret;
 }
 
