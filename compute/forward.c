@@ -105,7 +105,9 @@ static int embed(struct waste_forward *f, uint32_t token)
         uint32_t seen = waste_bell_seq(&shm->control->compute_bell);
         /* acquire: the row's bytes; pairs with the reader's release */
         have = atomic_load_explicit(&slot->have, memory_order_acquire);
-        if ((have & ~WASTE_EMBED_FAILED) == tag)
+        if (have == tag)
+            f->k->decode_row[t->fmt](f->running, row, row + t->row_bytes, t->cols);
+        if ((have & ~WASTE_EMBED_FAILED) == tag && waste_embed_still(slot, have))
             break;
         waste_forward_want(f, f->position, &token, 1);
         err = waste_forward_check(f, WASTE_ACT_WAIT_EMBED);
@@ -115,11 +117,13 @@ static int embed(struct waste_forward *f, uint32_t token)
     }
     f->embed_wait_ns += waste_forward_now_ns() - start;
     if (have & WASTE_EMBED_FAILED) {
+        /* relaxed: as in waste_forward_want */
+        atomic_store_explicit(&slot->want, 0, memory_order_relaxed);
+        waste_bell_ring_fd(&shm->control->reader_bell, f->env.reader_event);
         snprintf(f->error, sizeof f->error,
                  "trunk.bin: the embedding row of token %u could not be read", token);
         return -EIO;
     }
-    f->k->decode_row[t->fmt](f->running, row, row + t->row_bytes, t->cols);
     return 0;
 }
 

@@ -75,7 +75,9 @@ static bool differs(const struct waste_embed_slot *s, uint64_t *want)
     *want = atomic_load_explicit(&s->want, memory_order_acquire);
     /* relaxed: only this process writes it */
     uint64_t have = atomic_load_explicit(&s->have, memory_order_relaxed);
-    return *want != 0 && !(*want & WASTE_EMBED_FAILED) && *want != (have & ~WASTE_EMBED_FAILED);
+    if (*want == 0)
+        return have & WASTE_EMBED_FAILED; /* compute has seen it */
+    return !(*want & WASTE_EMBED_FAILED) && *want != (have & ~WASTE_EMBED_FAILED);
 }
 
 bool waste_embed_wanted(const struct waste_embed *e)
@@ -94,6 +96,9 @@ uint32_t waste_embed_serve(struct waste_embed *e)
     for (uint32_t i = 0; i < WASTE_EMBED_SLOTS; i++) {
         uint64_t want;
         if (!differs(&e->shm->embed[i], &want))
+            continue;
+        waste_embed_begin(&e->shm->embed[i]);
+        if (want == 0)
             continue;
         uint32_t token = (uint32_t)want - 1;
         int rc = read_row(e, token, e->shm->embed_data + i * control->embed_row_bytes);

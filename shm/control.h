@@ -10,6 +10,7 @@
 #define WASTE_SHM_CONTROL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -161,7 +162,14 @@ struct waste_hidden {
  * Embedding rows. `want` is written by compute, `have` by the reader; slot = position %
  * WASTE_EMBED_SLOTS. The reader serves every slot whose want differs from have (ignoring
  * WASTE_EMBED_FAILED), so nothing is lost when either dies. Tag: position << 32 | token + 1 (0 =
- * nothing); have carries WASTE_EMBED_FAILED when the row could not be read.
+ * nothing); have carries WASTE_EMBED_FAILED when the row could not be read. Compute sets want to 0
+ * when it has seen that; the reader then forgets the failure, so that it is tried again if wanted
+ * again.
+ *
+ * Compute may change its mind (a cancelled request) and want the row again that is still there
+ * while the reader, which saw the other tag, overwrites it, or died while it did. So the reader
+ * takes `have` back before it touches the row (waste_embed_begin), and compute looks at `have` once
+ * more after it has used the row (waste_embed_still).
  */
 enum { WASTE_EMBED_SLOTS = 64 };
 #define WASTE_EMBED_FAILED (UINT64_C(1) << 31)
@@ -170,6 +178,24 @@ struct waste_embed_slot {
     _Atomic uint64_t have; /* release after the row's bytes; pairs with compute's acquire */
     uint64_t pad[6];
 };
+
+/* Reader, before the first byte of another row. */
+static inline void waste_embed_begin(struct waste_embed_slot *slot)
+{
+    /* acquire: pairs with the release in waste_embed_still; who was told that the row still stands
+     * has read it before it is overwritten */
+    atomic_exchange_explicit(&slot->have, 0, memory_order_acq_rel);
+}
+
+/*
+ * Compute, after its last look at the row it found under `tag`: false if it may have been torn. A
+ * read-modify-write that changes nothing, so that it stands before or behind the reader's.
+ */
+static inline bool waste_embed_still(struct waste_embed_slot *slot, uint64_t tag)
+{
+    /* release: pairs with the acquire in waste_embed_begin */
+    return atomic_fetch_add_explicit(&slot->have, 0, memory_order_acq_rel) == tag;
+}
 
 static inline uint64_t waste_embed_tag(uint32_t position, uint32_t token)
 {

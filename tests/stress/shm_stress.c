@@ -11,11 +11,17 @@ static const struct {
     int (*run)(void);
     bool processes_only; /* there is nobody to kill among threads */
 } tests[] = {
-    {"ring", stress_ring, false},          {"bell", stress_bell, false},
-    {"eventfd", stress_eventfd, false},    {"slots", stress_slots, false},
-    {"hot-slot", stress_hot_slot, false},  {"log", stress_log, false},
-    {"kill-ring", stress_kill_ring, true}, {"kill-slots", stress_kill_slots, true},
-    {"kill-log", stress_kill_log, true},   {"kill-commit", stress_kill_commit, true},
+    {"ring", stress_ring, false},
+    {"bell", stress_bell, false},
+    {"eventfd", stress_eventfd, false},
+    {"slots", stress_slots, false},
+    {"hot-slot", stress_hot_slot, false},
+    {"log", stress_log, false},
+    {"kill-ring", stress_kill_ring, true},
+    {"kill-slots", stress_kill_slots, true},
+    {"kill-log", stress_kill_log, true},
+    {"kill-commit", stress_kill_commit, true},
+    {"kill-embed", stress_kill_embed, true},
 };
 
 static int run(const char *name)

@@ -66,5 +66,6 @@ int stress_kill_ring(void);
 int stress_kill_slots(void);
 int stress_kill_log(void);
 int stress_kill_commit(void);
+int stress_kill_embed(void);
 
 #endif
