@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,6 +233,22 @@ void rig_settle(struct reader_rig *r)
         assert_true(now_ns() < end);
         usleep(50);
     }
+}
+
+uint32_t rig_io_modes(enum waste_io_mode mode[2])
+{
+    static char params[256]; /* struct io_uring_params */
+    uint32_t n = 0;
+    memset(params, 0, sizeof(params));
+    int fd = (int)syscall(SYS_io_uring_setup, 4, params);
+    if (fd >= 0) {
+        close(fd);
+        mode[n++] = WASTE_IO_URING;
+    } else {
+        print_message("io_uring is not available here: not tested\n");
+    }
+    mode[n++] = WASTE_IO_PREAD;
+    return n;
 }
 
 void rig_wait_word(_Atomic uint32_t *word, uint32_t value)

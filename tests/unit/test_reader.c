@@ -15,7 +15,8 @@
 
 #include "reader_rig.h"
 
-static const enum waste_io_mode modes[] = {WASTE_IO_URING, WASTE_IO_PREAD};
+static enum waste_io_mode modes[2];
+static uint32_t mode_count;
 
 static uint64_t random_state = 88172645463325252u;
 static uint32_t random_below(uint32_t n)
@@ -51,7 +52,7 @@ static uint32_t floor_slots(void)
 static void every_expert_arrives_with_the_smallest_cache(void **state)
 {
     (void)state;
-    for (int m = 0; m < 2; m++) {
+    for (uint32_t m = 0; m < mode_count; m++) {
         struct reader_rig r;
         rig_create(&r, WASTE_DEMO_MODEL, floor_slots(), modes[m], true);
         rig_start(&r, true);
@@ -225,7 +226,7 @@ static void run_with_kills(enum waste_io_mode mode, uint32_t slots, int kills)
 static void a_killed_reader_is_followed_by_one_that_goes_on(void **state)
 {
     (void)state;
-    for (int m = 0; m < 2; m++) {
+    for (uint32_t m = 0; m < mode_count; m++) {
         run_with_kills(modes[m], floor_slots(), 12);
         run_with_kills(modes[m], 5 * floor_slots(), 12);
     }
@@ -336,7 +337,7 @@ static void assert_fails(struct reader_rig *r, uint32_t layer, uint32_t expert, 
 static void a_damaged_record_fails_and_names_itself(void **state)
 {
     (void)state;
-    for (int m = 0; m < 2; m++) {
+    for (uint32_t m = 0; m < mode_count; m++) {
         struct reader_rig r;
         const uint32_t good[] = {16, 18, 19, 21};
         copy_model();
@@ -383,7 +384,7 @@ static void without_verify_only_the_header_counts(void **state)
 static void a_file_that_shrinks_while_running_fails_its_experts(void **state)
 {
     (void)state;
-    for (int m = 0; m < 2; m++) {
+    for (uint32_t m = 0; m < mode_count; m++) {
         struct reader_rig r;
         char path[1024];
         const uint32_t good = 62;
@@ -470,5 +471,6 @@ int main(void)
         cmocka_unit_test(an_orphan_does_not_start),
         cmocka_unit_test(it_beats_its_heart_while_idle),
     };
+    mode_count = rig_io_modes(modes);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,8 @@
 
 #include "reader_rig.h"
 
-static const enum waste_io_mode modes[] = {WASTE_IO_URING, WASTE_IO_PREAD};
+static enum waste_io_mode modes[2];
+static uint32_t mode_count;
 
 static void start(struct reader_rig *r, uint32_t slots, enum waste_io_mode mode, const char *fault)
 {
@@ -60,7 +61,7 @@ static void what_can_be_mended_is_not_noticed(void **state)
                                          "eio=3,short=5000,badcrc=4",
                                          "nodirect=1,short=5000"};
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-        for (int m = 0; m < 2; m++) {
+        for (uint32_t m = 0; m < mode_count; m++) {
             struct reader_rig r;
             start(&r, 8, modes[m], faults[i]);
             use_some_experts(&r);
@@ -75,7 +76,7 @@ static void what_can_be_mended_is_not_noticed(void **state)
 static void a_disk_that_is_gone_fails_experts_and_leaves_the_reader(void **state)
 {
     (void)state;
-    for (int m = 0; m < 2; m++) {
+    for (uint32_t m = 0; m < mode_count; m++) {
         struct reader_rig r;
         const uint32_t expert[] = {3, 1, 4, 15};
         uint32_t slot;
@@ -153,5 +154,6 @@ int main(void)
         cmocka_unit_test(without_io_uring_auto_takes_pread_and_says_so),
         cmocka_unit_test(io_uring_that_is_forced_and_not_there_is_an_error),
     };
+    mode_count = rig_io_modes(modes);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
