@@ -1,0 +1,51 @@
+"""A disk that misbehaves (tests/unit/fault_io.h) changes no output, or ends the request with one line."""
+import os
+import shutil
+
+import waste
+
+MENDED = ["short=4096", "short=5000", "eintr=2", "eagain=3", "badcrc=5", "nodirect=1", "full=2", "uring=1", "uring=38",
+          "short=5000,eintr=3,eagain=5,full=7"]
+MENDED += ["eio=%d" % k for k in (range(1, 201) if waste.LONG else (1, 2, 57, 200))]
+
+
+class Faults(waste.Test):
+    @classmethod
+    def setUpClass(cls):
+        # the pipeline's programs in one directory, the reader the one with the lying backend
+        cls.bin = os.path.join(waste.scratch(), "faulty")
+        os.mkdir(cls.bin)
+        for source, name in (("cli/waste-run", "waste-run"), ("compute/waste-compute", "waste-compute"),
+                             ("router/waste-router", "waste-router"),
+                             ("tests/unit/waste-reader-fault", "waste-reader")):
+            shutil.copy(os.path.join(waste.BUILD, source), os.path.join(cls.bin, name))
+        cls.case = next(c for c in waste.expected() if not waste.is_raw(c))
+        cls.args = ["run", waste.DEMO, "--ids", waste.ids_of(cls.case), "-n", 24, "--temp", 0, "--ignore-eos", "--json",
+                    "-q"]
+        r = waste.waste_run(*cls.args)
+        if r.code:
+            raise AssertionError(str(r))
+        cls.want = r.json()["ids"]
+
+    def run_with(self, fault, io):
+        return waste.waste_run(*self.args, "--io", io, env={"WASTE_FAULT": fault},
+                               program=os.path.join(self.bin, "waste-run"))
+
+    def test_what_can_be_mended_changes_nothing(self):
+        for fault in MENDED:
+            for io in ("auto", "pread"):
+                with self.subTest(fault=fault, io=io):
+                    r = self.ok(self.run_with(fault, io))
+                    self.assertEqual(r.json()["ids"], self.want)
+
+    def test_a_dead_disk_is_one_line_that_names_file_layer_and_expert(self):
+        for io in ("auto", "pread"):
+            line = self.refused(self.run_with("eioall=1", io), codes=(1,))
+            self.assertRegex(line, r"experts-L1\.bin: layer 1 expert \d+: read failed: Input/output error")
+
+    def test_io_uring_that_is_forced_and_refused_is_an_error(self):
+        self.refused(self.run_with("uring=1", "uring"), "io_uring is not available", codes=(2,))
+
+
+if __name__ == "__main__":
+    waste.main(os.path.join(waste.BUILD, "tests", "unit", "waste-reader-fault"))
