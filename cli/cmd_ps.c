@@ -1,6 +1,7 @@
-/* waste-run ps, stats: looking at running pipelines. */
+/* waste-run ps, stats, top: looking at running pipelines. */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -82,14 +83,18 @@ static json_t *stages_json(const struct waste_attached *a, uint64_t *sum_pss)
 static json_t *pipeline_json(const struct waste_attached *a, bool counters)
 {
     struct waste_machine_rss own;
-    uint64_t sum_pss = 0;
+    uint64_t sum_pss = 0, resident[WASTE_SEG_COUNT];
     json_t *stages = stages_json(a, &sum_pss);
+    json_t *segments = json_object();
 
     waste_machine_rss(a->pid, &own);
     sum_pss += own.pss;
-    json_t *object =
-        json_pack("{s:i, s:s, s:o, s:o, s:I}", "pid", (int)a->pid, "model", a->model_dir,
-                  "waste-run", memory_json(&own), "stages", stages, "pss", (json_int_t)sum_pss);
+    waste_machine_segments(a->pid, resident);
+    for (int i = 0; i < WASTE_SEG_COUNT; i++)
+        json_object_set_new(segments, waste_segment_name[i], json_integer((json_int_t)resident[i]));
+    json_t *object = json_pack("{s:i, s:s, s:o, s:o, s:o, s:I}", "pid", (int)a->pid, "model",
+                               a->model_dir, "waste-run", memory_json(&own), "stages", stages,
+                               "segments", segments, "pss", (json_int_t)sum_pss);
     if (object == NULL || !counters)
         return object;
     uint64_t hits = counter(a, WASTE_C_HITS), misses = counter(a, WASTE_C_MISSES);
@@ -123,7 +128,16 @@ static void print_pipeline(const struct waste_attached *a)
 {
     struct waste_machine_rss own;
 
+    uint64_t resident[WASTE_SEG_COUNT];
+    char size[24];
+
     printf("%s\n", a->model_dir);
+    waste_machine_segments(a->pid, resident);
+    printf("  segments  ");
+    for (int i = 0; i < WASTE_SEG_COUNT; i++)
+        printf(" %s %s%s", waste_segment_name[i],
+               waste_units_format_size(resident[i], size, sizeof(size)),
+               i + 1 < WASTE_SEG_COUNT ? "," : " in memory\n");
     waste_machine_rss(a->pid, &own);
     print_process("waste-run", a->pid, &own);
     printf("\n");
@@ -204,4 +218,48 @@ int waste_cmd_stats(const struct waste_args *args)
     }
     waste_attach_close(&a);
     return rc;
+}
+
+/* What the counters grew by in `seconds`. */
+static void print_rates(const struct waste_attached *a, uint64_t last[WASTE_COUNTER_COUNT],
+                        double seconds)
+{
+    double rate[WASTE_COUNTER_COUNT];
+    char size[24];
+
+    for (int i = 0; i < WASTE_COUNTER_COUNT; i++) {
+        uint64_t now = counter(a, (enum waste_counter)i);
+        rate[i] = (double)(now - last[i]) / seconds;
+        last[i] = now;
+    }
+    double asked = rate[WASTE_C_HITS] + rate[WASTE_C_MISSES];
+    printf("  %.2f tokens/s, %.1f %% hits, %s/s read, %.1f %% of the time waiting for experts\n",
+           rate[WASTE_C_TOKENS], asked > 0 ? 100 * rate[WASTE_C_HITS] / asked : 0,
+           waste_units_format_size((uint64_t)rate[WASTE_C_BYTES_READ], size, sizeof(size)),
+           rate[WASTE_C_EXPERT_WAIT_NS] / 1e7);
+}
+
+int waste_cmd_top(const struct waste_args *args)
+{
+    uint64_t last[WASTE_COUNTER_COUNT] = {0};
+    struct waste_attached a;
+    struct waste_error err;
+
+    int rc = waste_attach_open(args->pid, &a, &err);
+    if (rc != 0)
+        return waste_fail(rc, "%s", err.text);
+    for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
+        last[i] = counter(&a, (enum waste_counter)i);
+    int64_t before = waste_now_ns();
+    struct pollfd end = {.fd = a.fd, .events = POLLIN}; /* the pipeline's end closes the socket */
+    while (poll(&end, 1, 1000) == 0) {
+        int64_t now = waste_now_ns();
+        fputs("\033[H\033[2J", stdout);
+        print_pipeline(&a);
+        print_rates(&a, last, (double)(now - before) / 1e9);
+        fflush(stdout);
+        before = now;
+    }
+    waste_attach_close(&a);
+    return 0;
 }

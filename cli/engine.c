@@ -200,6 +200,11 @@ static void on_stop(void *arg)
     waste_signals_raise();
 }
 
+static void warn(const char *text)
+{
+    fprintf(stderr, "waste-run: warning: %s\n", text);
+}
+
 static int wait_ready(struct waste_engine *e)
 {
     struct progress progress = {
@@ -226,6 +231,8 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
         return rc;
     if (waste_spawn_find(&e->programs, &err) != 0)
         return waste_fail(2, "%s", err.text);
+    if (e->plan.total_bytes > e->memory.available_bytes && !e->args->quiet)
+        warn("the plan takes more memory than is free: expect paging");
     fill_options(e, ctx, &options);
     if (waste_pipeline_create(&e->pipeline, e->dir, e->model, &e->plan, &options, &err) != 0)
         return waste_fail(1, "%s", err.text);
@@ -236,6 +243,7 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
         .hang_loading_seconds = e->args->hang_seconds * 6,
         .no_router = options.lookahead == 0,
         .on_stop = on_stop,
+        .warn = e->args->quiet ? NULL : warn,
     };
     if (waste_supervisor_start(&e->pipeline, &e->programs, &how, &e->supervisor, &err) != 0)
         return waste_fail(1, "%s", err.text);

@@ -59,6 +59,9 @@ static const struct {
     [WASTE_CMD_STATS] =
         {"Shows stages, rates and all counters of a running pipeline. Looking changes nothing.\n",
          "  waste-run stats --json\n"},
+    [WASTE_CMD_TOP] =
+        {"Shows stages and rates of the last second until the pipeline ends or Ctrl-C.\n",
+         "  waste-run top\n"},
     [WASTE_CMD_RESTART] = {"Asks a stage to finish what it must, exit, and be started again. The "
                            "output of a request\n"
                            "in progress stays the same; the trunk is not read again.\n",

@@ -1,5 +1,6 @@
 #include "cli/machine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -7,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const struct waste_machine_paths waste_machine_proc = {
     .meminfo = "/proc/meminfo",
@@ -190,6 +193,33 @@ void waste_machine_rss(int32_t pid, struct waste_machine_rss *out)
     read_field(path, "RssShmem:", 1024, &out->shmem);
     snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
     read_field(path, "Pss:", 1024, &out->pss);
+}
+
+void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT])
+{
+    static const char prefix[] = "/memfd:waste-";
+    char dir[64], path[PATH_MAX], target[128];
+
+    memset(resident, 0, WASTE_SEG_COUNT * sizeof(*resident));
+    snprintf(dir, sizeof(dir), "/proc/%d/fd", pid);
+    DIR *d = opendir(dir);
+    if (d == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(d)) != NULL;) {
+        struct stat st;
+        snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+        ssize_t n = readlink(path, target, sizeof(target) - 1);
+        if (n < 0 || strncmp(target, prefix, strlen(prefix)) != 0 || stat(path, &st) != 0)
+            continue;
+        target[n] = '\0';
+        for (int i = 0; i < WASTE_SEG_COUNT; i++) {
+            size_t length = strlen(waste_segment_name[i]);
+            if (strncmp(target + strlen(prefix), waste_segment_name[i], length) == 0 &&
+                strchr(" ", target[strlen(prefix) + length]) != NULL)
+                resident[i] = (uint64_t)st.st_blocks * 512;
+        }
+    }
+    closedir(d);
 }
 
 uint32_t waste_machine_cpus(void)

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shm/segment.h"
+
 /* Where to look; tests point these at trees of their own. */
 struct waste_machine_paths {
     const char *meminfo, *cgroup, *mountinfo;
@@ -34,6 +36,10 @@ struct waste_machine_rss {
     uint64_t rss, pss, anon, file, shmem;
 };
 void waste_machine_rss(int32_t pid, struct waste_machine_rss *out);
+
+/* Memory that a waste-run's segments really take, by enum waste_segment_id; zero if it cannot be
+ * seen. */
+void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT]);
 
 /* CPUs this process may run on, at least 1. */
 uint32_t waste_machine_cpus(void);

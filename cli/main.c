@@ -18,6 +18,7 @@ static int (*const commands[WASTE_COMMAND_COUNT])(const struct waste_args *args)
     [WASTE_CMD_INFO] = waste_cmd_info,
     [WASTE_CMD_PS] = waste_cmd_ps,
     [WASTE_CMD_STATS] = waste_cmd_stats,
+    [WASTE_CMD_TOP] = waste_cmd_top,
     [WASTE_CMD_RESTART] = waste_cmd_restart,
     [WASTE_CMD_STOP] = waste_cmd_stop,
     [WASTE_CMD_LOG] = waste_cmd_log,

@@ -22,6 +22,7 @@
     X(INFO, "info", "MODEL", 1, 1, "what a container holds")                                       \
     X(PS, "ps", "", 0, 0, "the running pipelines and their processes")                             \
     X(STATS, "stats", "", 0, 0, "counters and stages of a running pipeline")                       \
+    X(TOP, "top", "", 0, 0, "the same, refreshed every second")                                    \
     X(RESTART, "restart", "STAGE", 1, 1, "restart reader, compute, router or all, politely")       \
     X(STOP, "stop", "", 0, 0, "end a running pipeline")                                            \
     X(LOG, "log", "", 0, 0, "what the stages of a running pipeline reported")

@@ -6,7 +6,7 @@
 #define PIPELINE (GENERATE | BIT(EVAL) | BIT(BENCH))
 #define PLANNED (PIPELINE | BIT(PLAN))
 #define WORDS (BIT(TOKENIZE) | BIT(DETOKENIZE))
-#define ATTACHED (BIT(PS) | BIT(STATS) | BIT(RESTART) | BIT(STOP) | BIT(LOG))
+#define ATTACHED (BIT(PS) | BIT(STATS) | BIT(TOP) | BIT(RESTART) | BIT(STOP) | BIT(LOG))
 #define ANY UINT32_MAX
 
 #define FIELD(name) offsetof(struct waste_args, name)
@@ -73,7 +73,7 @@ const struct waste_option waste_option_table[] = {
     {"--pid", "N", "the waste-run meant, when several run", WASTE_OPT_U32, FIELD(pid), 1,
      0x7fffffff, ATTACHED},
     {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
-     ANY & ~(BIT(CHAT) | BIT(RESTART) | BIT(STOP) | BIT(LOG))},
+     ANY & ~(BIT(CHAT) | BIT(TOP) | BIT(RESTART) | BIT(STOP) | BIT(LOG))},
     {"-q", NULL, "no status line", WASTE_OPT_FLAG, FIELD(quiet), 0, 0, PIPELINE},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(help), 0, 0, ANY},

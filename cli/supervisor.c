@@ -320,8 +320,9 @@ int waste_supervisor_start(struct waste_pipeline *p, const struct waste_programs
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = s->wake_fd >= 0 ? 0 : waste_error_set(err, -errno, "cannot make an eventfd");
     /* without a socket nobody can look in, but everything else works */
-    if (rc == 0 && waste_control_socket_open(s, &s->socket, &socket_err) != 0)
-        waste_log_write(waste_supervisor_log(s), WASTE_LOG_WARNING, "%s", socket_err.text);
+    if (rc == 0 && waste_control_socket_open(s, &s->socket, &socket_err) != 0 &&
+        options->warn != NULL)
+        options->warn(socket_err.text);
     if (rc == 0)
         rc = create_thread(s, err);
     if (rc != 0)

@@ -26,6 +26,7 @@ struct waste_supervisor_options {
     uint32_t hang_seconds;
     uint32_t hang_loading_seconds; /* while a stage starts or loads */
     bool no_router;
+    void (*warn)(const char *text); /* what a user should know at the start; may be NULL */
     /* Another process asked for an end ("waste-run stop"). From the supervisor's thread. */
     void (*on_stop)(void *arg);
     void *on_stop_arg;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -367,6 +368,33 @@ static void the_door_hands_out_a_read_only_view_and_restarts(void **state)
     waste_attach_close(&a);
 }
 
+static void the_door_is_in_a_directory_of_our_own(void **state)
+{
+    char root[] = "/tmp/waste-door-XXXXXX", dir[128], link[128], found[128];
+    (void)state;
+
+    assert_non_null(mkdtemp(root));
+    setenv("XDG_RUNTIME_DIR", root, 1);
+    assert_true(waste_socket_dir(0, dir, sizeof(dir)));
+    assert_int_equal(strncmp(dir, root, strlen(root)), 0);
+    assert_int_equal(waste_socket_check_dir(dir, false), -ENOENT);
+    assert_int_equal(waste_socket_check_dir(dir, true), 0);
+    assert_int_equal(chmod(dir, 0750), 0);
+    assert_int_equal(waste_socket_check_dir(dir, true), -EPERM);
+    assert_int_equal(chmod(dir, 0700), 0);
+    snprintf(link, sizeof(link), "%s/link", root);
+    assert_int_equal(symlink(dir, link), 0);
+    assert_int_equal(waste_socket_check_dir(link, true), -ENOTDIR);
+    setenv("XDG_RUNTIME_DIR", "relative", 1);
+    assert_false(waste_socket_dir(0, found, sizeof(found)));
+    unsetenv("XDG_RUNTIME_DIR");
+    assert_false(waste_socket_dir(0, found, sizeof(found)));
+    assert_true(waste_socket_dir(1, found, sizeof(found)));
+    unlink(link);
+    rmdir(dir);
+    rmdir(root);
+}
+
 static void deaths_count_within_ten_seconds_at_one_step(void **state)
 {
     const int64_t s = WASTE_SECOND_NS;
@@ -404,6 +432,7 @@ int main(void)
         T(pins_of_a_dead_compute_are_dropped),
         T(stages_die_with_their_supervisor),
         T(the_door_hands_out_a_read_only_view_and_restarts),
+        cmocka_unit_test(the_door_is_in_a_directory_of_our_own),
         cmocka_unit_test(deaths_count_within_ten_seconds_at_one_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
