@@ -104,7 +104,8 @@ static int run(struct compute *c)
     if (!err)
         err = waste_sampler_init(&c->server.sampler, shm->model->config.vocab);
     if (err)
-        return refuse(c, "cannot set up the forward pass", err);
+        return refuse(c, err == -EINVAL ? "threads and cpus" : "cannot set up the forward pass",
+                      err);
     if (!wait_for_trunk(c))
         return EXIT_DONE;
     waste_forward_load(c->server.forward);
