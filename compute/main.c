@@ -65,8 +65,12 @@ static int attach(struct compute *c)
     c->env.trunk = c->map[WASTE_SEG_TRUNK].base;
     c->env.cache = c->map[WASTE_SEG_CACHE].base;
     c->env.reader_event = WASTE_FD_READER_EVENT;
-    if (!waste_kernels_init(&c->env.kernels, getenv("WASTE_CPU")))
-        return refuse(c, "WASTE_CPU names no level of this processor", -EINVAL);
+    const char *level = getenv("WASTE_CPU");
+    if (!waste_kernels_init(&c->env.kernels, level)) {
+        char what[96];
+        snprintf(what, sizeof(what), "WASTE_CPU=%.32s is no level of this processor", level);
+        return refuse(c, what, -EINVAL);
+    }
     return 0;
 }
 

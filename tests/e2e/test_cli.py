@@ -1,6 +1,7 @@
 """The command line: options, exit codes, streams, JSON, and what a user's text may never do."""
 import json
 import os
+import pty
 import select
 import time
 import unittest
@@ -122,6 +123,89 @@ class Words(waste.Test):
         for text in ("a", " leading and trailing ", "São Tomé, 日本語, 🇮🇹 flags", "tab\tand\nnewline", "x" * 5000):
             with self.subTest(text[:20]):
                 self.assertEqual(self.detokenize(self.tokenize("--raw", text)), text)
+
+
+class Chat(waste.Test):
+    """`waste-run MODEL` at a terminal is a conversation."""
+
+    def setUp(self):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = "dumb"
+            os.execv(waste.RUN, [waste.RUN, waste.DEMO, "--temp", "0"])
+        self.seen = b""
+
+    def tearDown(self):
+        waste.kill9(self.pid)
+        os.close(self.fd)
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+
+    def until(self, text):
+        """Reads the terminal until `text` comes."""
+        begin, end = len(self.seen), time.monotonic() + waste.LIMIT
+        while text.encode() not in self.seen[begin:]:
+            self.assertLess(time.monotonic(), end, "no %r in %r" % (text, self.seen))
+            if select.select([self.fd], [], [], 0.2)[0]:
+                try:
+                    self.seen += os.read(self.fd, 4096)
+                except OSError:
+                    self.fail("it ended without %r: %r" % (text, self.seen))
+
+    def say(self, text):
+        os.write(self.fd, text.encode())
+
+    def ended(self):
+        """The exit code, once it has ended by itself."""
+        def look():
+            if select.select([self.fd], [], [], 0)[0]:
+                try:
+                    self.seen += os.read(self.fd, 4096)
+                except OSError:
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            return pid and (status,)
+        status, = waste.wait_for("its end", look)
+        return os.waitstatus_to_exitcode(status)
+
+    def test_questions_get_answers_until_the_end_of_input(self):
+        self.until(">")
+        self.say("What is the capital of Italy?\r")
+        self.until("The capital of Italy is Rome.")
+        self.say("Which countries border France?\r")
+        self.until("Luxembourg and Monaco.")
+        self.until(">")
+        self.say("\x04")
+        self.assertEqual(self.ended(), 0, self.seen)
+
+    def test_reset_forgets_and_stats_shows(self):
+        self.until(">")
+        self.say("Who are you?\r")
+        self.until("a very small demo model")
+        self.until(">")
+        self.say("/stats\r")
+        self.until(">")
+        self.say("/reset\r")
+        self.until(">")
+        self.say("What is the capital of Italy?\r")
+        self.until("The capital of Italy is Rome.")
+        self.until(">")
+        self.say("\x04")
+        self.assertEqual(self.ended(), 0, self.seen)
+
+    def test_ctrl_c_stops_the_answer_not_the_chat(self):
+        self.until(">")
+        self.say("Which countries border France?\r")
+        self.until("France borders")
+        self.say("\x03")
+        self.until(">")
+        self.say("What is the capital of Italy?\r")
+        self.until("Rome")
+        self.until(">")
+        self.say("\x04")
+        self.assertEqual(self.ended(), 0, self.seen)
 
 
 class Usage(waste.Test):

@@ -1,0 +1,122 @@
+"""Other circumstances: instruction sets, file systems, limits, users. The answer stays the same."""
+import os
+import pwd
+import resource
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import waste
+
+LOGITS = 1e-5
+CGROUP = "/sys/fs/cgroup/memory"
+
+
+class Machine(waste.Test):
+    @classmethod
+    def setUpClass(cls):
+        cls.case = waste.expected()[0]
+        cls.args = ["--ids", waste.ids_of(cls.case), "-n", "20", "--temp", "0", "--json", "-q"]
+
+    def right(self, r):
+        self.assertEqual(self.ok(r).json()["ids"], self.case["greedy"])
+
+    def limited(self, model, *options, limit=None, **kw):
+        """Runs it in a child that first calls limit()."""
+        p = subprocess.run([waste.RUN, "run", model, *self.args, *options], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=waste.LIMIT, preexec_fn=limit, **kw)
+        return waste.Result(p.args, p.returncode, p.stdout, p.stderr)
+
+    def test_every_instruction_set_agrees_with_the_reference(self):
+        seen = []
+        for level in ("c", "avx2", "avx512", "vnni", "neon"):
+            with self.subTest(level):
+                r = waste.waste_run("run", waste.DEMO, *self.args, env={"WASTE_CPU": level})
+                if r.code == 2 and level.encode() in r.err:
+                    continue                                 # this machine has it not, and the line says so
+                self.right(r)
+                seen.append(level)
+                path = os.path.join(waste.scratch(), level + ".f32")
+                self.ok(waste.waste_run("eval", waste.DEMO, "--ids", waste.ids_of(self.case), "--logits", path, "-q",
+                                        env={"WASTE_CPU": level}))
+                with open(path, "rb") as f:
+                    self.assertLessEqual(waste.distance(waste.floats(f.read()), self.case["logits"]), LOGITS)
+        self.assertIn("c", seen)
+        print("levels:", *seen)
+
+    def test_a_level_that_does_not_exist_is_refused(self):
+        self.refused(waste.waste_run("run", waste.DEMO, *self.args, env={"WASTE_CPU": "mmx"}), "mmx", codes=(2,))
+
+    @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no tmpfs")
+    def test_a_file_system_without_direct_io(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as d:
+            shutil.copytree(waste.DEMO, os.path.join(d, "m"))
+            for io in ("auto", "uring", "pread"):
+                with self.subTest(io):
+                    r = self.limited(os.path.join(d, "m"), "--io", io)
+                    self.right(r)
+
+    def test_paths_of_any_kind(self):
+        link = os.path.join(waste.scratch(), "a link with spaces\nand a newline ü")
+        if not os.path.islink(link):
+            os.symlink(waste.DEMO, link)
+        self.right(self.limited(link))
+        self.right(self.limited(os.path.relpath(waste.DEMO, "/"), cwd="/"))
+        self.right(self.limited(waste.DEMO + "///"))
+        files = os.path.join(waste.scratch(), "links")
+        os.mkdir(files)
+        for name in os.listdir(waste.DEMO):
+            os.symlink(os.path.join(waste.DEMO, name), os.path.join(files, name))
+        self.right(self.limited(files))
+
+    def test_few_file_descriptors_and_no_locked_memory(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+        self.right(self.limited(waste.DEMO, limit=limit))
+
+    def test_closed_streams_and_an_empty_environment(self):
+        self.right(self.limited(waste.DEMO, limit=lambda: os.close(0)))
+        self.right(self.limited(waste.DEMO, env={}))
+
+    @unittest.skipUnless(os.geteuid() == 0, "not root")
+    def test_an_ordinary_user(self):
+        user = pwd.getpwnam("nobody")
+        with tempfile.TemporaryDirectory(dir="/tmp") as d:
+            os.chmod(d, 0o755)
+            for name in ("cli/waste-run", "reader/waste-reader", "compute/waste-compute", "router/waste-router"):
+                shutil.copy(os.path.join(waste.BUILD, name), d)
+            shutil.copytree(waste.DEMO, os.path.join(d, "m"))
+
+            def become():
+                os.setgroups([])
+                os.setgid(user.pw_gid)
+                os.setuid(user.pw_uid)
+            p = subprocess.run([os.path.join(d, "waste-run"), "run", os.path.join(d, "m"), *self.args],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               timeout=waste.LIMIT, preexec_fn=become, env={})
+            self.right(waste.Result(p.args, p.returncode, p.stdout, p.stderr))
+
+    @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
+    @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
+    def test_a_cgroup_limit_is_a_limit(self):
+        group = os.path.join(CGROUP, "waste-test-%d" % os.getpid())
+        os.mkdir(group)
+        try:
+            for mib, fits in ((200, True), (12, False)):
+                with open(os.path.join(group, "memory.limit_in_bytes"), "w") as f:
+                    f.write(str(mib << 20))
+
+                def enter():
+                    with open(os.path.join(group, "cgroup.procs"), "w") as f:
+                        f.write(str(os.getpid()))
+                with self.subTest("%d MiB" % mib):
+                    r = self.limited(waste.DEMO, limit=enter)
+                    self.right(r) if fits else self.refused(r, "memory", codes=(2,))
+        finally:
+            os.rmdir(group)
+
+
+if __name__ == "__main__":
+    waste.main()
