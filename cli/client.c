@@ -77,7 +77,8 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec)
     const struct waste_sampling *s = spec->sampling;
     uint32_t flags = 0;
 
-    memcpy(waste_pipeline_log(c->p) + c->known, spec->ids, spec->count * sizeof(uint32_t));
+    if (spec->count > 0)
+        memcpy(waste_pipeline_log(c->p) + c->known, spec->ids, spec->count * sizeof(uint32_t));
     c->known += spec->count;
     if (c->fresh)
         flags |= WASTE_REQ_RESET;
