@@ -137,6 +137,22 @@ static void drop(struct result *r)
     free(r->bank);
 }
 
+/* Stops compute and starts it again; its successor goes on from the commit. */
+static void restart(struct forward_rig *r, uint32_t at)
+{
+    uint32_t before, after;
+
+    while (forward_rig_position(r) < at)
+        ;
+    forward_rig_stop_serving(r);
+    before = forward_rig_position(r);
+    forward_rig_serve(r);
+    do {
+        after = forward_rig_position(r);
+        assert_true(after >= before);
+    } while (after == before);
+}
+
 /* `stops`: compute is stopped and started again that many times on the way. */
 static void run(uint32_t threads, uint32_t slots, uint32_t stops, struct result *out)
 {
@@ -151,12 +167,8 @@ static void run(uint32_t threads, uint32_t slots, uint32_t stops, struct result 
     forward_rig_serve(&r);
     if (stops) {
         forward_rig_post(&r, 0, ids, count, flags, n);
-        for (uint32_t i = 1; i <= stops; i++) {
-            while (forward_rig_position(&r) < i * (count + n) / (stops + 1))
-                ;
-            forward_rig_stop_serving(&r);
-            forward_rig_serve(&r);
-        }
+        for (uint32_t i = 1; i <= stops; i++)
+            restart(&r, i * (count + n) / (stops + 1));
         assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_LENGTH);
     } else {
         assert_int_equal(forward_rig_request(&r, 0, ids, count, flags, n), WASTE_REPLY_LENGTH);
