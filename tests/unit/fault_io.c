@@ -12,7 +12,7 @@ struct fault_io {
     struct waste_io io;
     struct waste_io *inner;
     const struct waste_io_setup *setup;
-    unsigned long short_bytes, eintr, eagain, eio, badcrc, eioall, nodirect, full;
+    unsigned long short_bytes, eintr, eagain, eio, badcrc, eioall, nodirect, latedirect, full;
     unsigned long reads, attempts;
     struct waste_io_done lie[64]; /* results that never went to the inner backend */
     uint32_t lies;
@@ -29,10 +29,16 @@ static bool every(unsigned long n, unsigned long count)
     return n && count % n == 0;
 }
 
-static int verdict(struct fault_io *f, const struct waste_io_read *read)
+static int no_direct(struct fault_io *f, const struct waste_io_read *read, bool probe)
 {
-    if (f->nodirect && (fcntl(f->setup->files[read->file], F_GETFL) & O_DIRECT))
-        return -EINVAL;
+    return (f->nodirect || (f->latedirect && !probe)) &&
+                   (fcntl(f->setup->files[read->file], F_GETFL) & O_DIRECT)
+               ? -EINVAL
+               : 0;
+}
+
+static int verdict(struct fault_io *f)
+{
     if (every(f->eintr, f->reads))
         return -EINTR;
     if (every(f->eagain, f->reads))
@@ -46,23 +52,26 @@ static bool queue(struct waste_io *io, const struct waste_io_read *read)
     struct waste_io_read cut = *read;
     if (every(f->full, ++f->attempts) || f->lies == 64 || io->in_flight == io->depth)
         return false;
-    f->reads++;
-    int rc = verdict(f, read);
+    bool probe = read->buffer == WASTE_IO_NO_BUFFER;
+    f->reads += !probe;
+    int rc = no_direct(f, read, probe);
+    if (rc == 0 && !probe)
+        rc = verdict(f);
     if (rc < 0) {
         f->lie[f->lies++] = (struct waste_io_done){read->tag, rc};
         io->in_flight++;
         return true;
     }
-    if (f->short_bytes && cut.bytes > f->short_bytes) {
+    if (!probe && f->short_bytes && cut.bytes > f->short_bytes) {
         /* what O_DIRECT would refuse to read goes to a whole block and is reported shorter */
         cut.bytes = (uint32_t)((f->short_bytes + 4095) / 4096 * 4096);
         if (cut.bytes > read->bytes)
             cut.bytes = read->bytes;
     }
-    if (f->badcrc && f->reads == f->badcrc && read->tag < MAX_TAGS)
+    if (!probe && f->badcrc && f->reads == f->badcrc && read->tag < MAX_TAGS)
         f->spoil[read->tag] = (uint8_t *)read->data + 100;
     if (!f->inner->ops->queue(f->inner, &cut)) {
-        f->reads--;
+        f->reads -= !probe;
         return false;
     }
     io->in_flight++;
@@ -136,29 +145,23 @@ struct waste_io *fault_io_create(struct waste_io *inner, const struct waste_io_s
     f->eioall = value(plan, "eioall");
     f->badcrc = value(plan, "badcrc");
     f->nodirect = value(plan, "nodirect");
+    f->latedirect = value(plan, "latedirect");
     f->full = value(plan, "full");
     return &f->io;
 }
 
-/* Link-time replacements: -Wl,--wrap=waste_io_create -Wl,--wrap=waste_io_uring_create */
+/* Link-time replacements: -Wl,--wrap=waste_io_uring_create -Wl,--wrap=waste_io_pread_create */
 
-int __real_waste_io_create(enum waste_io_mode mode, const struct waste_io_setup *setup,
-                           struct waste_io **out, struct waste_error *why_not,
-                           struct waste_error *err);
-int __wrap_waste_io_create(enum waste_io_mode mode, const struct waste_io_setup *setup,
-                           struct waste_io **out, struct waste_error *why_not,
-                           struct waste_error *err);
-int __real_waste_io_uring_create(const struct waste_io_setup *setup, struct waste_io **out,
-                                 struct waste_error *err);
-int __wrap_waste_io_uring_create(const struct waste_io_setup *setup, struct waste_io **out,
-                                 struct waste_error *err);
+typedef int create_function(const struct waste_io_setup *setup, struct waste_io **out,
+                            struct waste_error *err);
+create_function __real_waste_io_uring_create, __wrap_waste_io_uring_create;
+create_function __real_waste_io_pread_create, __wrap_waste_io_pread_create;
 
-int __wrap_waste_io_create(enum waste_io_mode mode, const struct waste_io_setup *setup,
-                           struct waste_io **out, struct waste_error *why_not,
-                           struct waste_error *err)
+static int create(create_function *real, const struct waste_io_setup *setup, struct waste_io **out,
+                  struct waste_error *err)
 {
     const char *plan = getenv("WASTE_FAULT");
-    int rc = __real_waste_io_create(mode, setup, out, why_not, err);
+    int rc = real(setup, out, err);
     if (rc == 0 && plan)
         *out = fault_io_create(*out, setup, plan);
     return rc;
@@ -172,5 +175,11 @@ int __wrap_waste_io_uring_create(const struct waste_io_setup *setup, struct wast
     if (refuse)
         return waste_error_set(err, -(int)refuse, "the kernel refused it: %s",
                                strerror((int)refuse));
-    return __real_waste_io_uring_create(setup, out, err);
+    return create(__real_waste_io_uring_create, setup, out, err);
+}
+
+int __wrap_waste_io_pread_create(const struct waste_io_setup *setup, struct waste_io **out,
+                                 struct waste_error *err)
+{
+    return create(__real_waste_io_pread_create, setup, out, err);
 }

@@ -20,7 +20,7 @@
 
 enum { PATIENCE_NS = 20 * 1000000000ll };
 
-static int64_t now_ns(void)
+int64_t rig_now_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -117,9 +117,9 @@ void rig_start(struct reader_rig *r, bool wait)
 int rig_reap(struct reader_rig *r)
 {
     int status = 0;
-    int64_t end = now_ns() + PATIENCE_NS;
+    int64_t end = rig_now_ns() + PATIENCE_NS;
     pid_t got;
-    while ((got = waitpid(r->pid, &status, WNOHANG)) == 0 && now_ns() < end)
+    while ((got = waitpid(r->pid, &status, WNOHANG)) == 0 && rig_now_ns() < end)
         usleep(500);
     assert_int_equal(got, r->pid);
     r->pid = 0;
@@ -152,9 +152,9 @@ uint32_t rig_repair(struct reader_rig *r)
 static void post(struct reader_rig *r, struct waste_ring *ring, uint64_t step, uint32_t layer,
                  const uint32_t *expert, uint32_t count)
 {
-    int64_t end = now_ns() + PATIENCE_NS;
+    int64_t end = rig_now_ns() + PATIENCE_NS;
     struct waste_want *want;
-    while (!(want = waste_ring_claim(ring)) && now_ns() < end)
+    while (!(want = waste_ring_claim(ring)) && rig_now_ns() < end)
         usleep(50);
     assert_non_null(want);
     *want = (struct waste_want){.step = step, .layer = layer, .count = count};
@@ -178,7 +178,7 @@ bool rig_wait(struct reader_rig *r, uint32_t layer, uint32_t expert, uint32_t *s
 {
     struct waste_bell *bell = &r->shm.control->compute_bell;
     uint64_t key = waste_slot_key(layer, expert);
-    int64_t end = now_ns() + PATIENCE_NS;
+    int64_t end = rig_now_ns() + PATIENCE_NS;
     for (;;) {
         uint32_t seq = waste_bell_seq(bell);
         uint32_t at = atomic_load_explicit(
@@ -193,7 +193,7 @@ bool rig_wait(struct reader_rig *r, uint32_t layer, uint32_t expert, uint32_t *s
             if (waste_slot_state(word) == WASTE_SLOT_FAILED && waste_ring_used(r->shm.demand) == 0)
                 return false;
         }
-        if (now_ns() > end)
+        if (rig_now_ns() > end)
             fail_msg("layer %u expert %u never came", layer, expert);
         waste_bell_wait(bell, seq, 100000000, 0);
     }
@@ -228,9 +228,9 @@ void rig_check_experts(struct reader_rig *r, uint32_t layer, const uint32_t *exp
 
 void rig_settle(struct reader_rig *r)
 {
-    int64_t end = now_ns() + PATIENCE_NS;
+    int64_t end = rig_now_ns() + PATIENCE_NS;
     while (waste_ring_used(r->shm.demand) + waste_ring_used(r->shm.prefetch) > 0) {
-        assert_true(now_ns() < end);
+        assert_true(rig_now_ns() < end);
         usleep(50);
     }
 }
@@ -253,9 +253,9 @@ uint32_t rig_io_modes(enum waste_io_mode mode[2])
 
 void rig_wait_word(_Atomic uint32_t *word, uint32_t value)
 {
-    int64_t end = now_ns() + PATIENCE_NS;
+    int64_t end = rig_now_ns() + PATIENCE_NS;
     while (atomic_load(word) != value) {
-        if (now_ns() > end)
+        if (rig_now_ns() > end)
             fail_msg("a word stayed %u, never became %u", atomic_load(word), value);
         usleep(200);
     }

@@ -56,6 +56,7 @@ void rig_check_experts(struct reader_rig *r, uint32_t layer, const uint32_t *exp
 void rig_settle(struct reader_rig *r);
 /* The backends this machine allows, io_uring or not. */
 uint32_t rig_io_modes(enum waste_io_mode mode[2]);
+int64_t rig_now_ns(void);
 /* Waits for `word` to become `value`. */
 void rig_wait_word(_Atomic uint32_t *word, uint32_t value);
 uint64_t rig_counter(struct reader_rig *r, enum waste_counter id);

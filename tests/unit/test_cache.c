@@ -644,6 +644,46 @@ static void an_expert_in_use_that_is_predicted_again_is_kept(void **state)
     destroy(&r);
 }
 
+static void of_too_many_predictions_the_farthest_are_forgotten(void **state)
+{
+    (void)state;
+    struct rig r;
+    const uint32_t now[] = {5}, guess[] = {6, 7};
+    create(&r, 12, 8); /* room for 3 */
+    demand(&r, 4, now, 1);
+    plan(&r, 64);
+    finish_reads(&r);
+    prefetch(&r, 1, 3, guess, 2); /* the layer before this one: of the next token */
+    plan(&r, 64);
+    finish_reads(&r);
+    prefetch(&r, 0, 5, guess, 2);
+    plan(&r, 64);
+    finish_reads(&r);
+    assert_int_equal(r.cache.predicted, 3);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(r.cache.slot[directory(&r, 5, guess[i])].predicted);
+    assert_consistent(&r);
+    /* a slot's time of use is its expert's, not its predecessor's */
+    assert_int_equal(atomic_load(&r.shm.slot[directory(&r, 5, 6)].last_used), 0);
+    demand(&r, 5, guess, 1);
+    uint32_t used = directory(&r, 5, 6);
+    assert_int_equal(atomic_load(&r.shm.slot[used].last_used), 2);
+    for (uint32_t n = 0; directory(&r, 5, 6) == used; n++) {
+        r.step++;
+        demand(&r, 1, (uint32_t[]){n, n + 1, n + 2, n + 3}, 4);
+        plan(&r, 64);
+        finish_reads(&r);
+        prefetch(&r, r.step, 2, (uint32_t[]){n, n + 1, n + 2, n + 3}, 4);
+        plan(&r, 64);
+        finish_reads(&r);
+        assert_true(n < 60);
+    }
+    for (uint32_t s = 0; s < 12; s++)
+        if (r.cache.slot[s].prefetched)
+            assert_int_equal(atomic_load(&r.shm.slot[s].last_used), 0);
+    destroy(&r);
+}
+
 static void a_prefetch_that_comes_too_late_is_as_any_other(void **state)
 {
     (void)state;
@@ -802,6 +842,7 @@ static void a_restart_makes_sense_of_every_state_left_behind(void **state)
                     atomic_store(&r.shm.directory[experts + 6], entries[4 - e]);
                     assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, -1, &r.repair), 0);
                     assert_consistent(&r);
+                    assert_int_equal(r.cache.clock, 0); /* no nonsense believed */
                     bool one = words[b] == 2 || words[b] == (2 | 3 << 16);
                     bool zero = words[a] == 2 || words[a] == (2 | 3 << 16);
                     assert_int_equal(r.repair.kept, (zero || (one && k == 0)) + (one && k == 1));
@@ -920,6 +961,7 @@ int main(void)
         cmocka_unit_test(a_prefetch_never_evicts_what_is_demanded_or_predicted),
         cmocka_unit_test(a_prefetch_with_nothing_but_predicted_slots_left_is_dropped),
         cmocka_unit_test(an_expert_in_use_that_is_predicted_again_is_kept),
+        cmocka_unit_test(of_too_many_predictions_the_farthest_are_forgotten),
         cmocka_unit_test(a_prefetch_that_comes_too_late_is_as_any_other),
         cmocka_unit_test(predictions_end_when_their_layer_has_come),
         cmocka_unit_test(prefetch_never_starves_demand),

@@ -256,6 +256,64 @@ static void a_restart_keeps_what_was_there(void **state)
     rig_destroy(&r);
 }
 
+static void slots_left_reading_are_thrown_away_even_if_nobody_did_it_before(void **state)
+{
+    (void)state;
+    struct reader_rig r;
+    const uint32_t expert[] = {3, 60, 7, 11};
+    uint32_t slot;
+    rig_create(&r, WASTE_DEMO_MODEL, floor_slots(), WASTE_IO_AUTO, true);
+    rig_start(&r, true);
+    rig_check_experts(&r, 1, expert, 4);
+    assert_true(rig_wait(&r, 1, 7, &slot));
+    waste_slot_unpin(&r.shm.slot[slot]);
+    assert_int_equal(rig_stop(&r), 0);
+    atomic_fetch_sub(&r.shm.slot[slot].word, WASTE_SLOT_READY - WASTE_SLOT_READING);
+    rig_start(&r, true);
+    const uint8_t *data = (uint8_t *)r.cache.base + slot * r.model->expert.record_bytes;
+    for (uint32_t i = 0; i < r.model->expert.record_bytes; i++)
+        assert_int_equal(data[i], 0);
+    assert_int_equal(r.shm.directory[r.model->config.experts + 7], WASTE_SLOT_NONE);
+    rig_check_experts(&r, 1, expert, 4);
+    assert_int_equal(rig_counter(&r, WASTE_C_READS), 5);
+    assert_int_equal(rig_stop(&r), 0);
+    rig_destroy(&r);
+}
+
+/* An unpin rings no bell; demand that waits for a slot must not wait for the next heartbeat. */
+static void an_unpin_lets_waiting_demand_go_on_soon(void **state)
+{
+    (void)state;
+    struct reader_rig r;
+    int64_t best = INT64_MAX;
+    rig_create(&r, WASTE_DEMO_MODEL, floor_slots(), WASTE_IO_AUTO, true);
+    rig_start(&r, true);
+    for (uint32_t n = 0; n < 8; n++) {
+        uint32_t slot[8], k = 0, next = 50 + n % 4, got;
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t expert[4];
+            for (uint32_t i = 0; i < 4; i++)
+                expert[i] = 8 * (n % 2) + 4 * half + i;
+            rig_demand(&r, 1 + n % 7, expert, 4);
+            for (uint32_t i = 0; i < 4; i++)
+                assert_true(rig_wait(&r, 1 + n % 7, expert[i], &slot[k++]));
+        }
+        rig_demand(&r, 1 + n % 7, &next, 1); /* everything is pinned */
+        usleep(3000);
+        int64_t begin = rig_now_ns();
+        waste_slot_unpin(&r.shm.slot[slot[--k]]);
+        assert_true(rig_wait(&r, 1 + n % 7, next, &got));
+        if (rig_now_ns() - begin < best)
+            best = rig_now_ns() - begin;
+        waste_slot_unpin(&r.shm.slot[got]);
+        while (k)
+            waste_slot_unpin(&r.shm.slot[slot[--k]]);
+    }
+    assert_true(best < 30000000); /* the heartbeat is 100 ms */
+    assert_int_equal(rig_stop(&r), 0);
+    rig_destroy(&r);
+}
+
 static void a_reader_killed_while_it_loads_leaves_a_trunk_its_successor_completes(void **state)
 {
     (void)state;
@@ -463,6 +521,8 @@ int main(void)
         cmocka_unit_test(embedding_rows_are_the_files),
         cmocka_unit_test(a_killed_reader_is_followed_by_one_that_goes_on),
         cmocka_unit_test(a_restart_keeps_what_was_there),
+        cmocka_unit_test(slots_left_reading_are_thrown_away_even_if_nobody_did_it_before),
+        cmocka_unit_test(an_unpin_lets_waiting_demand_go_on_soon),
         cmocka_unit_test(a_reader_killed_while_it_loads_leaves_a_trunk_its_successor_completes),
         cmocka_unit_test(a_damaged_record_fails_and_names_itself),
         cmocka_unit_test(without_verify_only_the_header_counts),

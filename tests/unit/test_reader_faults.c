@@ -50,6 +50,7 @@ static void what_can_be_mended_is_not_noticed(void **state)
                                          "eagain=2",
                                          "full=2",
                                          "nodirect=1",
+                                         "latedirect=1",
                                          "badcrc=1",
                                          "badcrc=9",
                                          "short=5000,eintr=3,eagain=5,full=7",
@@ -59,7 +60,7 @@ static void what_can_be_mended_is_not_noticed(void **state)
                                          "eio=20",
                                          "eio=56",
                                          "eio=3,short=5000,badcrc=4",
-                                         "nodirect=1,short=5000"};
+                                         "latedirect=1,short=5000"};
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
         for (uint32_t m = 0; m < mode_count; m++) {
             struct reader_rig r;
@@ -69,6 +70,10 @@ static void what_can_be_mended_is_not_noticed(void **state)
             bool retried = strstr(faults[i], "eio") || strstr(faults[i], "badcrc");
             assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES) > 0, retried);
             assert_int_equal(rig_logged(&r, WASTE_LOG_WARNING, "trying again"), retried);
+            /* refused at the first read, all banks lose it at once, and the log says so */
+            assert_int_equal(
+                rig_logged(&r, WASTE_LOG_WARNING, "7 of 7 banks do not allow O_DIRECT"),
+                strncmp(faults[i], "nodirect", 8) == 0);
             stop(&r);
         }
 }
@@ -82,12 +87,14 @@ static void a_disk_that_is_gone_fails_experts_and_leaves_the_reader(void **state
         uint32_t slot;
         start(&r, 8, modes[m], "eioall=1");
         for (int n = 0; n < 2; n++) {
+            int64_t begin = rig_now_ns();
             rig_demand(&r, 2, expert, 4);
             for (int i = 0; i < 4; i++) {
                 assert_false(rig_wait(&r, 2, expert[i], &slot));
                 assert_int_equal(atomic_load(&r.shm.slot[slot].error), WASTE_SLOT_EIO);
                 assert_int_equal(atomic_load(&r.shm.slot[slot].detail), EIO);
             }
+            assert_true(rig_now_ns() - begin >= 31000000); /* pauses of 1, 5 and 25 ms */
         }
         assert_true(
             rig_logged(&r, WASTE_LOG_ERROR,
