@@ -6,8 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+/* A restart takes as long as a step, and the start of a stage. */
+enum { HELLO_SECONDS = 3, COMMAND_SECONDS = 180 };
 
 static int connect_to(const char *dir, int32_t pid)
 {
@@ -109,15 +113,21 @@ static int receive(int fd, char *text, size_t room, int *out_fd)
     return 0;
 }
 
-static int exchange(struct waste_attached *a, const char *command, char *text, size_t room,
-                    int *out_fd, struct waste_error *err)
+/* A waste-run that is stopped itself does not answer for ever: -EAGAIN after `seconds`. */
+static int exchange(struct waste_attached *a, const char *command, int seconds, char *text,
+                    size_t room, int *out_fd, struct waste_error *err)
 {
+    struct timeval limit = {.tv_sec = seconds};
+
+    setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    *out_fd = -1;
     int rc = send(a->fd, command, strlen(command), MSG_NOSIGNAL) < 0 ? -errno : 0;
 
     if (rc == 0)
         rc = receive(a->fd, text, room, out_fd);
     if (rc != 0)
-        return waste_error_set(err, 1, "waste-run %d does not answer: %s", a->pid, strerror(-rc));
+        return waste_error_set(err, 1, "waste-run %d does not answer: %s", a->pid,
+                               rc == -EAGAIN ? "it may be stopped" : strerror(-rc));
     if (strncmp(text, "ok", 2) != 0)
         return waste_error_set(err, 1, "%s", strncmp(text, "error ", 6) == 0 ? text + 6 : text);
     return 0;
@@ -168,7 +178,7 @@ int waste_attach_open(uint32_t pid, struct waste_attached *out, struct waste_err
     if (rc != 0)
         return rc;
     out->pid = (int32_t)pid;
-    rc = exchange(out, "hello", text, sizeof(text), &control, err);
+    rc = exchange(out, "hello", HELLO_SECONDS, text, sizeof(text), &control, err);
     if (rc == 0) {
         snprintf(out->model_dir, sizeof(out->model_dir), "%s", text + 3);
         rc = waste_segment_map(control, WASTE_SEG_CONTROL, false, &out->map);
@@ -198,7 +208,7 @@ int waste_attach_command(struct waste_attached *a, const char *command, struct w
     char text[WASTE_SOCKET_MESSAGE];
     int fd;
 
-    int rc = exchange(a, command, text, sizeof(text), &fd, err);
+    int rc = exchange(a, command, COMMAND_SECONDS, text, sizeof(text), &fd, err);
     if (fd >= 0)
         close(fd);
     return rc;

@@ -167,9 +167,12 @@ int waste_cmd_ps(const struct waste_args *args)
     }
     for (size_t i = 0; i < count; i++) {
         struct waste_attached a;
-        if ((args->pid != 0 && args->pid != (uint32_t)pids[i]) ||
-            waste_attach_open((uint32_t)pids[i], &a, &err) != 0)
-            continue; /* it has ended meanwhile */
+        if (args->pid != 0 && args->pid != (uint32_t)pids[i])
+            continue;
+        if (waste_attach_open((uint32_t)pids[i], &a, &err) != 0) {
+            waste_fail(1, "%s", err.text); /* it has ended meanwhile, or is stopped */
+            continue;
+        }
         if (args->json)
             json_array_append_new(list, pipeline_json(&a, false));
         else

@@ -129,7 +129,7 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
     *out = (struct waste_options){
         .threads = a->threads > 0 ? a->threads
                    : listed > 0   ? listed
-                                  : waste_machine_cpus(),
+                                  : waste_machine_cpus(&waste_machine_proc),
         .io = a->io,
         .verify = !a->no_verify,
         .lookahead =

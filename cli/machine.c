@@ -76,8 +76,41 @@ static void apply_limit(struct waste_machine_memory *m, const char *dir, bool v2
         m->allowed_bytes = sub(limit, used);
 }
 
-/* From the process's own cgroup up to the mount point. */
-static void walk_up(struct waste_machine_memory *m, const char *mount, const char *path, bool v2)
+/* One cgroup directory's CPU quota, in whole CPUs, rounded up. */
+static void apply_quota(uint32_t *cpus, const char *dir, bool v2)
+{
+    char path[PATH_MAX + 64], quota_text[32];
+    uint64_t quota = 0, period = 100000;
+
+    if (v2) {
+        snprintf(path, sizeof(path), "%s/cpu.max", dir);
+        FILE *f = fopen(path, "re");
+        if (f == NULL)
+            return;
+        int n = fscanf(f, "%31s %" SCNu64, quota_text, &period);
+        fclose(f);
+        if (n != 2 || sscanf(quota_text, "%" SCNu64, &quota) != 1) /* "max" */
+            return;
+    } else if (!read_number(dir, "cpu.cfs_quota_us", &quota) ||
+               !read_number(dir, "cpu.cfs_period_us", &period)) {
+        return;
+    }
+    /* v1 says -1 for none, which reads as a huge number */
+    if (quota == 0 || period == 0 || quota >= NO_LIMIT)
+        return;
+    uint64_t whole = (quota + period - 1) / period;
+    if (whole < *cpus)
+        *cpus = (uint32_t)whole;
+}
+
+/* What is asked about every cgroup from the process's own up to the mount point. */
+struct walk {
+    const char *controller;
+    struct waste_machine_memory *memory; /* or */
+    uint32_t *cpus;
+};
+
+static void walk_up(const struct walk *w, const char *mount, const char *path, bool v2)
 {
     char dir[PATH_MAX];
     size_t base = strlen(mount);
@@ -89,7 +122,10 @@ static void walk_up(struct waste_machine_memory *m, const char *mount, const cha
     if (snprintf(dir, sizeof(dir), "%s%s", mount, path) >= (int)sizeof(dir))
         return;
     for (;;) {
-        apply_limit(m, dir, v2);
+        if (w->memory != NULL)
+            apply_limit(w->memory, dir, v2);
+        else
+            apply_quota(w->cpus, dir, v2);
         char *slash = strrchr(dir, '/');
         if (slash == NULL || (size_t)(slash - dir) < base)
             return;
@@ -111,10 +147,11 @@ static bool has_word(const char *list, const char *word)
 }
 
 /*
- * Mount point of the memory controller and the part of the hierarchy mounted there. A mountinfo
+ * Mount point of a controller and the part of the hierarchy mounted there. A mountinfo
  * line: id parent dev ROOT POINT options... - TYPE source SUPER-OPTIONS.
  */
-static bool find_mount(const char *mountinfo, bool v2, char *root, char *point)
+static bool find_mount(const char *mountinfo, const char *controller, bool v2, char *root,
+                       char *point)
 {
     FILE *f = fopen(mountinfo, "re");
     char *line = NULL;
@@ -130,7 +167,7 @@ static bool find_mount(const char *mountinfo, bool v2, char *root, char *point)
             sscanf(dash, " - %63s %*s %511s", type, super) != 2)
             continue;
         found = v2 ? strcmp(type, "cgroup2") == 0
-                   : strcmp(type, "cgroup") == 0 && has_word(super, "memory");
+                   : strcmp(type, "cgroup") == 0 && has_word(super, controller);
     }
     free(line);
     fclose(f);
@@ -138,7 +175,7 @@ static bool find_mount(const char *mountinfo, bool v2, char *root, char *point)
 }
 
 /* One line of /proc/self/cgroup: "N:controllers:path", "0::path" for v2. */
-static void apply_line(struct waste_machine_memory *m, const char *mountinfo, char *line)
+static void apply_line(const struct walk *w, const char *mountinfo, char *line)
 {
     char root[PATH_MAX], point[PATH_MAX];
     char *controllers = strchr(line, ':');
@@ -150,33 +187,40 @@ static void apply_line(struct waste_machine_memory *m, const char *mountinfo, ch
     path[strcspn(path, "\n")] = '\0';
     controllers++;
     bool v2 = *controllers == '\0';
-    if ((!v2 && !has_word(controllers, "memory")) || !find_mount(mountinfo, v2, root, point))
+    if ((!v2 && !has_word(controllers, w->controller)) ||
+        !find_mount(mountinfo, w->controller, v2, root, point))
         return;
     size_t length = strcmp(root, "/") == 0 ? 0 : strlen(root);
     if (strncmp(path, root, length) == 0)
         path += length;
     if (strcmp(path, "/") == 0)
         path = (char *)"";
-    walk_up(m, point, path, v2);
+    walk_up(w, point, path, v2);
+}
+
+static void walk_cgroups(const struct waste_machine_paths *paths, const struct walk *w)
+{
+    FILE *f = fopen(paths->cgroup, "re");
+    char *line = NULL;
+    size_t room = 0;
+
+    while (f != NULL && getline(&line, &room, f) > 0)
+        apply_line(w, paths->mountinfo, line);
+    free(line);
+    if (f != NULL)
+        fclose(f);
 }
 
 int waste_machine_memory(const struct waste_machine_paths *paths, struct waste_machine_memory *out)
 {
     struct waste_machine_memory m = {.limit_bytes = UINT64_MAX};
-    char *line = NULL;
-    size_t room = 0;
 
     if (!read_field(paths->meminfo, "MemTotal:", 1024, &m.total_bytes))
         return -ENOENT;
     m.available_bytes = m.total_bytes;
     read_field(paths->meminfo, "MemAvailable:", 1024, &m.available_bytes);
     m.allowed_bytes = m.available_bytes;
-    FILE *f = fopen(paths->cgroup, "re");
-    while (f != NULL && getline(&line, &room, f) > 0)
-        apply_line(&m, paths->mountinfo, line);
-    free(line);
-    if (f != NULL)
-        fclose(f);
+    walk_cgroups(paths, &(struct walk){.controller = "memory", .memory = &m});
     *out = m;
     return 0;
 }
@@ -222,14 +266,15 @@ void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT])
     closedir(d);
 }
 
-uint32_t waste_machine_cpus(void)
+uint32_t waste_machine_cpus(const struct waste_machine_paths *paths)
 {
     cpu_set_t set;
+    uint32_t cpus = 1;
 
-    if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return 1;
-    int count = CPU_COUNT(&set);
-    return count > 0 ? (uint32_t)count : 1;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        cpus = (uint32_t)CPU_COUNT(&set);
+    walk_cgroups(paths, &(struct walk){.controller = "cpu", .cpus = &cpus});
+    return cpus;
 }
 
 bool waste_machine_has_cpus(const uint64_t *mask, size_t words)

@@ -41,8 +41,8 @@ void waste_machine_rss(int32_t pid, struct waste_machine_rss *out);
  * seen. */
 void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT]);
 
-/* CPUs this process may run on, at least 1. */
-uint32_t waste_machine_cpus(void);
+/* CPUs' worth of time this process may use: its affinity and any cgroup's quota, at least 1. */
+uint32_t waste_machine_cpus(const struct waste_machine_paths *paths);
 
 /* Every CPU in the mask is one of them. */
 bool waste_machine_has_cpus(const uint64_t *mask, size_t words);

@@ -166,6 +166,27 @@ static void a_machine_without_cgroups_is_fine(void **state)
     assert_int_equal(waste_machine_memory(&t->paths, &m), -ENOENT);
 }
 
+/* The machine the test runs on has one CPU at least; quotas below that show. */
+static void a_quota_limits_the_threads(void **state)
+{
+    struct tree *t = *state;
+    put(t, "cgroup", "5:cpu,cpuacct:/x\n0::/b\n");
+    put(t, "cpu/x/cpu.cfs_period_us", "100000\n");
+    put(t, "cpu/x/cpu.cfs_quota_us", "-1\n");
+    uint32_t all = waste_machine_cpus(&t->paths);
+    assert_true(all >= 1);
+    put(t, "unified/b/cpu.max", "max 100000\n");
+    assert_int_equal(waste_machine_cpus(&t->paths), all);
+    put(t, "unified/b/cpu.max", "50000 100000\n");
+    assert_int_equal(waste_machine_cpus(&t->paths), 1);
+    put(t, "unified/b/cpu.max", "max 100000\n");
+    put(t, "cpu/cpu.cfs_period_us", "100000\n");
+    put(t, "cpu/cpu.cfs_quota_us", "100000\n");
+    assert_int_equal(waste_machine_cpus(&t->paths), 1);
+    put(t, "cpu/cpu.cfs_quota_us", "100001\n");
+    assert_int_equal(waste_machine_cpus(&t->paths), all < 2 ? all : 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +199,7 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_path_outside_the_namespace_means_the_mount_point, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(a_quota_limits_the_threads, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_machine_without_cgroups_is_fine, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
