@@ -84,7 +84,7 @@ static void wake_reader(struct waste_experts *e)
     waste_bell_ring_fd(&e->shm->control->reader_bell, e->reader_event);
 }
 
-void waste_experts_demand(struct waste_experts *e, uint32_t count)
+bool waste_experts_demand(struct waste_experts *e, uint32_t count)
 {
     bool absent = false;
 
@@ -96,6 +96,7 @@ void waste_experts_demand(struct waste_experts *e, uint32_t count)
     }
     if (!post(e) || absent || waste_ring_used(e->shm->demand) > RING_BACKLOG)
         wake_reader(e);
+    return absent;
 }
 
 static const char *reason(uint32_t error)

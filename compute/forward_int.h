@@ -105,6 +105,7 @@ struct waste_forward {
     float *router, *router_scratch;   /* [experts] */
     _Atomic uint32_t router_left;     /* router tasks not done */
     bool router_bad;
+    uint32_t layers_served;   /* in a row, whose experts were all in memory; at most `layers` */
     float *z;                 /* [expert_width] what the experts read */
     float *up_acc, *down_acc; /* [top_k](gate, up)[slices][padded] */
     float *routed;            /* [expert_width] their weighted sum */

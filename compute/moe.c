@@ -234,16 +234,22 @@ static void choose(struct waste_forward *f)
     for (uint32_t i = 0; i < c->top_k; i++)
         e->weight[i] =
             (c->renormalize ? e->weight[i] / (sum + 1e-20f) : e->weight[i]) * c->routed_scale;
-    waste_experts_demand(e, c->top_k);
+    if (waste_experts_demand(e, c->top_k))
+        f->layers_served = 0;
+    else if (f->layers_served < c->layers)
+        f->layers_served++;
 }
 
-/* Gives the router process this layer's input, if it will predict from it and has room. */
+/* Gives the router process this layer's input, if it will predict from it and has room. Not after a
+ * whole token's layers found all their experts in memory: there is nothing to prefetch then, and
+ * waking another process a layer costs more than it looks. */
 static void post_hidden(struct waste_forward *f, const float *x)
 {
     struct waste_control *c = f->env.shm.control;
     struct waste_hidden *h;
 
-    if (!c->options.lookahead || f->layer + 1 >= f->cfg->layers ||
+    if (!c->options.lookahead || f->layers_served == f->cfg->layers ||
+        f->layer + 1 >= f->cfg->layers ||
         !waste_model_layer(f->env.shm.model, f->layer + 1)->is_moe)
         return;
     h = waste_ring_claim(f->env.shm.hidden);
