@@ -32,6 +32,7 @@ int waste_spawn_find(struct waste_programs *out, struct waste_error *err)
         snprintf(folder, sizeof(folder), "../%s/", name);
         if (!try_path(out->path[s], self, "", name) &&
             !try_path(out->path[s], self, folder, name) &&
+            !try_path(out->path[s], self, "../libexec/waste/", name) &&
             !try_path(out->path[s], WASTE_LIBEXECDIR, "/", name))
             return waste_error_set(err, -ENOENT, "program waste-%s is neither in %s nor in %s",
                                    name, self, WASTE_LIBEXECDIR);

@@ -12,8 +12,8 @@ struct waste_programs {
 };
 
 /*
- * Finds waste-reader and the others: beside waste-run, in ../<folder> of the build tree, or where
- * `ninja install` put them. 0 or -ENOENT with err.
+ * Finds waste-reader and the others: beside waste-run, in ../<folder> of the build tree, in
+ * ../libexec/waste, or where `ninja install` put them. 0 or -ENOENT with err.
  */
 int waste_spawn_find(struct waste_programs *out, struct waste_error *err);
 
