@@ -13,7 +13,7 @@
 
 enum {
     GROUP_VECTORS = WASTE_GROUP / V_LANES,
-    PREFETCH_BYTES = 4096, /* ahead in a stream of weights */
+    PREFETCH_BYTES = 8192, /* ahead in a stream of weights */
 };
 
 static inline uint32_t v_part(uint32_t n, uint32_t i)

@@ -317,8 +317,8 @@ WASTE_INLINE void lookup_group(float *acc, const uint8_t *table, const uint8_t *
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < blocks; r++) {
             load_indices(at + 4 * r, index + r * stride + p * bytes, s);
-            for (uint32_t line = 0; line < bytes; line += 64)
-                _mm_prefetch((const char *)ahead + r * stride + p * bytes + line, _MM_HINT_NTA);
+            for (uint32_t line = 0; line < bytes + (p + 1 == n ? 64 : 0); line += 64)
+                _mm_prefetch((const char *)ahead + r * stride + p * bytes + line, _MM_HINT_T1);
         }
 #pragma GCC unroll 4
         for (uint32_t stage = 0; stage < s.stages; stage++)

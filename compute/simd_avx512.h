@@ -62,7 +62,7 @@ static inline void v_fence(void)
 
 static inline void v_prefetch(const void *p)
 {
-    _mm_prefetch((const char *)p, _MM_HINT_NTA);
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
 static inline vf v_add(vf a, vf b)

@@ -132,7 +132,7 @@ static void run_vq(const struct waste_kernels *k, const struct bench_case *c, ui
     uint32_t positions = c->cols / 8, blocks = positions / WASTE_VQ_BLOCK;
     for (uint32_t b = blocks * w->id / w->threads; b < blocks * (w->id + 1) / w->threads; b++) {
         k->vq_tables[c->fmt](w->tables, prep, w->a + b * WASTE_VQ_BLOCK * 8, WASTE_VQ_BLOCK);
-        k->vq_apply[c->fmt](w->acc, w->tables, unit, c->rows, positions, b * WASTE_VQ_BLOCK,
+        k->vq_apply[c->fmt](w->acc, w->tables, unit + 48, c->rows, positions, b * WASTE_VQ_BLOCK,
                             WASTE_VQ_BLOCK);
     }
 }
@@ -147,7 +147,7 @@ static void run_vq_shared(const struct waste_kernels *k, const struct bench_case
     for (uint32_t b = blocks * w->id / w->threads; b < blocks * (w->id + 1) / w->threads; b++) {
         k->vq_tables[c->fmt](w->tables, prep, w->a + b * WASTE_VQ_BLOCK * 8, WASTE_VQ_BLOCK);
         for (uint32_t i = 0; i < SHARING; i++)
-            k->vq_apply[c->fmt](w->acc, w->tables, unit + i * (unit_bytes(c) / SHARING), rows,
+            k->vq_apply[c->fmt](w->acc, w->tables, unit + 48 + i * (unit_bytes(c) / SHARING), rows,
                                 positions, b * WASTE_VQ_BLOCK, WASTE_VQ_BLOCK);
     }
 }

@@ -98,11 +98,14 @@ static void check_matvec(uint32_t fmt, uint32_t rows, uint32_t cols, enum kind k
     float *x = activations(cols, kind), *y = floats(rows), *c = floats(rows);
     double *want = doubles(rows), *size = doubles(rows);
     for (uint32_t r = 0; r < rows; r++) {
-        double sum = 0, square = 0;
+        double sum = 0, square = 0, top = 0;
         for (uint32_t i = 0; i < cols; i++) {
-            double term = test_matrix_at(&w, r, i) * x[i];
+            double weight = test_matrix_at(&w, r, i), term = weight * x[i];
+            for (uint32_t j = i; i % 128 == 0 && j < cols && j < i + 128; j++)
+                top = fmax(j == i ? 0 : top, fabs(x[j]));
+            double rounding = 0.1 * weight * top; /* x may be rounded to a scale a group */
             sum += term;
-            square += term * term;
+            square += term * term + rounding * rounding;
         }
         want[r] = sum;
         size[r] = sqrt(square);
