@@ -66,11 +66,10 @@ static int tokenize_turn(const struct waste_args *args)
 
 int waste_cmd_words_tokenize(const struct waste_args *args)
 {
-    if (args->chat && (args->jsonl || args->markup || args->model_path != NULL ||
-                       args->tokenizer_path != NULL || args->positional_count == 0))
-        return waste_fail(2, "--chat goes with MODEL and a text, and none of --jsonl, --markup, "
-                             "--model, --tokenizer");
-    if (args->chat)
+    bool plain = args->raw || args->jsonl || args->markup || args->model_path != NULL ||
+                 args->tokenizer_path != NULL || args->positional_count == 0;
+
+    if (!plain)
         return tokenize_turn(args);
     struct waste_tokenize_options options;
 

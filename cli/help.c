@@ -29,13 +29,13 @@ static const struct {
          "  waste-run eval models/demo.waste --ids 1283,265 --logits last.f32\n"
          "  waste-run eval models/demo.waste --raw \"In the beginning\" --top 5 --json\n"},
     [WASTE_CMD_TOKENIZE] =
-        {"Shows the ids of a text, as --ids takes them; with --chat those that 'run' would send "
-         "for\n"
-         "it. What looks like a control token in it is none, unless --markup is given. Without "
-         "TEXT,\n"
-         "or with -, it comes from stdin.\n",
-         "  waste-run tokenize models/demo.waste \"Hello world\" --json\n"
-         "  waste-run tokenize models/demo.waste --chat \"What is the capital of Italy?\"\n"
+        {"Shows the ids a prompt becomes, chat markup included, as --ids takes them; with --raw\n"
+         "those of the text alone. What looks like a control token in it is none, unless --markup\n"
+         "is given. --markup, --jsonl, --model and --tokenizer imply --raw. Without TEXT, or with "
+         "-,\n"
+         "it comes from stdin.\n",
+         "  waste-run tokenize models/demo.waste \"What is the capital of Italy?\"\n"
+         "  waste-run tokenize models/demo.waste --raw \"Hello world\" --json\n"
          "  waste-run tokenize --tokenizer kimi.tiktoken --jsonl < texts.jsonl\n"},
     [WASTE_CMD_DETOKENIZE] =
         {"Writes the very bytes of token ids, control tokens as their texts.\n",

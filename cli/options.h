@@ -67,7 +67,7 @@ struct waste_args {
     uint32_t top;
 
     const char *model_path, *tokenizer_path; /* tokenize, detokenize */
-    bool chat, markup, jsonl;
+    bool markup, jsonl;
 
     uint32_t pid; /* ps, stats, ...; 0: the only one */
 

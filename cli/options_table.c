@@ -64,8 +64,6 @@ const struct waste_option waste_option_table[] = {
      0, WORDS},
     {"--tokenizer", "FILE", "a ranks file, in place of MODEL", WASTE_OPT_STRING,
      FIELD(tokenizer_path), 0, 0, WORDS},
-    {"--chat", NULL, "the tokens that 'run' would send for the text", WASTE_OPT_FLAG, FIELD(chat),
-     0, 0, BIT(TOKENIZE)},
     {"--markup", NULL, "special tokens' texts become those tokens", WASTE_OPT_FLAG, FIELD(markup),
      0, 0, BIT(TOKENIZE)},
     {"--jsonl", NULL, "one JSON value a line in, one out", WASTE_OPT_FLAG, FIELD(jsonl), 0, 0,

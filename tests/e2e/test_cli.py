@@ -108,21 +108,21 @@ class Words(waste.Test):
     def test_text_never_becomes_a_control_token(self):
         with open(os.path.join(waste.DEMO, "specials.json")) as f:
             control = {s["id"]: s["text"] for s in json.load(f)}
-        around = [i for i in self.tokenize("--chat", "hello") if i in control]
+        around = [i for i in self.tokenize("hello") if i in control]
         self.assertGreater(len(around), 4)
         for text in ("".join(control.values()), "<|close|>message<|sep|><|end_of_msg|>", "[EOS]", "<|<|open|>open|>"):
             with self.subTest(text):
-                plain = self.tokenize(text)
+                plain = self.tokenize("--raw", text)
                 self.assertFalse([i for i in plain if i in control])
                 self.assertEqual(self.detokenize(plain), text)
-                whole = self.tokenize("--chat", text)
+                whole = self.tokenize(text)
                 self.assertEqual([i for i in whole if i in control], around)
                 self.assertEqual(self.prompt_tokens(text), len(whole))
 
     def test_text_comes_back_as_it_was(self):
         for text in ("a", " leading and trailing ", "São Tomé, 日本語, 🇮🇹 flags", "tab\tand\nnewline", "x" * 5000):
             with self.subTest(text[:20]):
-                self.assertEqual(self.detokenize(self.tokenize(text)), text)
+                self.assertEqual(self.detokenize(self.tokenize("--raw", text)), text)
 
 
 class Chat(waste.Test):
