@@ -8,6 +8,7 @@
 
 #include "cli/repair.h"
 #include "cli/supervisor_int.h"
+#include "shm/inject.h"
 
 bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, uint64_t commit)
 {
@@ -116,7 +117,9 @@ void waste_supervisor_mourn(struct waste_supervisor *s, enum waste_stage_id stag
 
     if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
         return; /* readable for nothing */
+    WASTE_POINT(RUN_REAPED);
     waste_repair(s->p, stage);
+    WASTE_POINT(RUN_REPAIRED);
     judge(s, stage, &info);
     close(c->pidfd);
     c->pidfd = -1;

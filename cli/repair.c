@@ -2,10 +2,13 @@
 
 #include <string.h>
 
+#include "shm/inject.h"
+
 /*
  * A slot the reader left in READING, or in no legal state: a device may still be writing to its
  * pages, so they are thrown away (the late data goes nowhere) before anybody can use the slot.
- * Compute never touches such a slot, so nobody else writes the word.
+ * Where that fails the slot stays READING, which nobody uses: the next reader tries again, or does
+ * without it. Compute never touches such a slot, so nobody else writes the word.
  */
 static void repair_slots(struct waste_pipeline *p)
 {
@@ -17,13 +20,15 @@ static void repair_slots(struct waste_pipeline *p)
         uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
         if (waste_slot_valid(word) && waste_slot_state(word) != WASTE_SLOT_READING)
             continue;
+        uint64_t next = word & ~(WASTE_SLOT_GEN_ONE - 1); /* stays, so that no old pin fits */
         int rc = waste_segment_punch(p->fd[WASTE_SEG_CACHE], i * slot_bytes, slot_bytes);
         if (rc != 0)
             waste_log_write(&p->shm.control->log[WASTE_STAGE_COUNT], WASTE_LOG_ERROR,
-                            "cannot punch slot %u out of the cache: %s", i, strerror(-rc));
-        /* release: pairs with the next reader's load before it claims the slot; the generation
-         * stays, so that no old pin fits */
-        atomic_store_explicit(&slot->word, (word & ~(WASTE_SLOT_GEN_ONE - 1)) | WASTE_SLOT_EMPTY,
+                            "cannot punch slot %u out of the cache: %s; it is not used", i,
+                            strerror(-rc));
+        WASTE_POINT(RUN_PUNCHED);
+        /* release: pairs with the next reader's load before it claims the slot */
+        atomic_store_explicit(&slot->word, next | (rc != 0 ? WASTE_SLOT_READING : WASTE_SLOT_EMPTY),
                               memory_order_release);
     }
 }

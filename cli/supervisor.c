@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/supervisor_int.h"
+#include "shm/inject.h"
 
 enum { LOOK_MS = 100 }; /* heartbeats, deadlines and new requests are looked at this often */
 #define STOP_NS (3 * WASTE_SECOND_NS)    /* at the end, from asking to killing */
@@ -69,6 +70,7 @@ static void start_child(struct waste_supervisor *s, int i)
         waste_supervisor_publish_failure(s);
         return;
     }
+    WASTE_POINT(RUN_STARTED);
     c->life = WASTE_LIFE_ALIVE;
     atomic_store_explicit(&record->pid, c->pid, memory_order_relaxed);
     waste_pipeline_ring_all(s->p);
@@ -232,6 +234,7 @@ static void *run(void *arg)
     struct waste_supervisor *s = arg;
 
     s->last_look_ns = waste_now_ns();
+    waste_inject_init(s->p->shm.control, WASTE_STAGE_COUNT);
     for (;;) {
         /* acquire: pairs with waste_supervisor_stop */
         if (atomic_load_explicit(&s->quit, memory_order_acquire) != 0 && !s->stopping)

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "shm/inject.h"
+
 /* How long the reader may leave an expert untouched after taking the demand before it is posted
  * again: it may be queueing for room. */
 #define REPOST_NS INT64_C(20000000)
@@ -58,7 +60,9 @@ static bool post(struct waste_experts *e)
     want->session = 0;
     want->pad = 0;
     memcpy(want->expert, e->id, e->count * sizeof e->id[0]);
+    WASTE_POINT(DEMAND_WRITTEN);
     waste_ring_publish(e->shm->demand);
+    WASTE_POINT(DEMAND_POSTED);
     e->posted = true;
     /* acquire: pairs with the supervisor's store before it starts a reader */
     e->incarnation = atomic_load_explicit(&e->shm->control->stage[WASTE_STAGE_READER].incarnation,
@@ -167,6 +171,7 @@ int waste_experts_take(struct waste_experts *e, uint32_t *taken, uint32_t *count
             continue;
         }
         if (waste_slot_pin(slot, waste_slot_key(e->layer, e->id[i]))) {
+            WASTE_POINT(EXPERT_PINNED);
             e->slot[i] = number;
             e->record[i] = e->cache + number * e->shm->control->slot_bytes;
             taken[n++] = i;
@@ -188,8 +193,11 @@ int waste_experts_take(struct waste_experts *e, uint32_t *taken, uint32_t *count
 
 void waste_experts_release(struct waste_experts *e)
 {
-    for (uint32_t i = 0; i < e->count; i++)
-        if (e->slot[i] != WASTE_SLOT_NONE)
-            waste_slot_unpin(&e->shm->slot[e->slot[i]]);
+    for (uint32_t i = 0; i < e->count; i++) {
+        if (e->slot[i] == WASTE_SLOT_NONE)
+            continue;
+        waste_slot_unpin(&e->shm->slot[e->slot[i]]);
+        WASTE_POINT(EXPERT_UNPINNED);
+    }
     e->count = e->missing = 0;
 }

@@ -1,4 +1,5 @@
 #include "compute/forward_int.h"
+#include "shm/inject.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -33,6 +34,7 @@ void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_ph
 
     waste_team_run(f->team, fn, f, tasks);
     f->phase_ns[phase] += waste_forward_now_ns() - start;
+    WASTE_POINT(PHASE);
 }
 
 int waste_forward_check(struct waste_forward *f, enum waste_activity activity)
@@ -110,12 +112,14 @@ static int embed(struct waste_forward *f, uint32_t token)
         if ((have & ~WASTE_EMBED_FAILED) == tag && waste_embed_still(slot, have))
             break;
         waste_forward_want(f, f->position, &token, 1);
+        WASTE_POINT(EMBED_WANTED);
         err = waste_forward_check(f, WASTE_ACT_WAIT_EMBED);
         if (err)
             return err;
         waste_bell_wait(&shm->control->compute_bell, seen, WAIT_MS * INT64_C(1000000), 20000);
     }
     f->embed_wait_ns += waste_forward_now_ns() - start;
+    WASTE_POINT(EMBED_USED);
     if (have & WASTE_EMBED_FAILED) {
         /* relaxed: as in waste_forward_want */
         atomic_store_explicit(&slot->want, 0, memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "compute/serve.h"
+#include "shm/inject.h"
 #include "shm/segment.h"
 
 enum { EXIT_DONE = 0, EXIT_AGAIN = 1, EXIT_CONFIGURATION = 2, WAIT_MS = 100 };
@@ -101,6 +102,7 @@ static int run(struct compute *c)
     waste_stage_mark(c->stage, WASTE_ACT_NONE, -1);
     waste_ring_repair(shm->demand, WASTE_RING_PRODUCER);
     waste_ring_repair(shm->hidden, WASTE_RING_PRODUCER);
+    WASTE_POINT(START_REPAIRED);
     err = attach(c);
     if (err)
         return err;
@@ -117,7 +119,9 @@ static int run(struct compute *c)
     c->server.header = c->env.session;
     c->server.session = c->env.conversation;
     c->server.kernels = &c->env.kernels;
+    WASTE_POINT(START_READY);
     set_state(c, WASTE_STAGE_RUNNING);
+    WASTE_POINT(START_RUNNING);
     waste_bell_ring(&shm->control->client_bell);
     waste_serve(&c->server);
     return EXIT_DONE;
@@ -142,6 +146,8 @@ int main(void)
         return refuse(&c, "control segment", err);
     c.stage = &c.env.shm.control->stage[WASTE_STAGE_COMPUTE];
     c.log = &c.env.shm.control->log[WASTE_STAGE_COMPUTE];
+    waste_inject_init(c.env.shm.control, WASTE_STAGE_COMPUTE);
+    WASTE_POINT(START_ATTACHED);
     if (orphaned(c.env.shm.control))
         return EXIT_AGAIN;
     status = run(&c);

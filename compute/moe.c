@@ -20,6 +20,7 @@
 #include <time.h>
 
 #include "compute/forward_int.h"
+#include "shm/inject.h"
 
 enum {
     SUM_ROWS = 128,     /* rows of a task of the final sum; whole blocks of 64 */
@@ -261,7 +262,9 @@ static void post_hidden(struct waste_forward *f, const float *x)
     h->layer = f->layer;
     h->pad = 0;
     memcpy(h->x, x, f->cfg->hidden * sizeof *x);
+    WASTE_POINT(HIDDEN_WRITTEN);
     waste_ring_publish(f->env.shm.hidden);
+    WASTE_POINT(HIDDEN_POSTED);
     waste_bell_ring(&c->router_bell);
 }
 

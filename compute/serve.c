@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shm/inject.h"
+
 enum { IDLE_WAIT_MS = 100 };
 
 /* One request, copied: nothing that is checked can change afterwards. */
@@ -64,8 +66,10 @@ static void reply(struct waste_server *s, const struct work *w, enum waste_reply
 
     r->status = status;
     memcpy(r->error, w->error, sizeof r->error);
+    WASTE_POINT(REPLY_WRITTEN);
     /* release: status, error, log and logits; pairs with the client's acquire */
     atomic_store_explicit(&r->seq, w->seq, memory_order_release);
+    WASTE_POINT(REPLIED);
     waste_bell_ring(&s->shm->control->client_bell);
 }
 
@@ -142,7 +146,9 @@ static void commit(struct waste_server *s, uint64_t word)
     atomic_store_explicit(&s->session->commit,
                           waste_commit_word(waste_commit_epoch(word), position + 1, 1 - bank),
                           memory_order_release);
+    WASTE_POINT(COMMITTED);
     waste_bell_ring(&s->shm->control->client_bell);
+    WASTE_POINT(COMMIT_RUNG);
 }
 
 /* Draws log[position + 1]. False: the logits are no numbers. */
@@ -156,8 +162,11 @@ static bool sample(struct waste_server *s, struct work *w, uint32_t position, co
                       bad, position, s->shm->model->config.layers - 1);
     if (!w->max_tokens)
         return true;
-    log[position + 1] =
+    uint32_t token =
         waste_sampler_draw(&s->sampler, s->kernels, logits, &w->how, (uint64_t)position + 1);
+    WASTE_POINT(SAMPLED);
+    log[position + 1] = token;
+    WASTE_POINT(TOKEN_LOGGED);
     /* not committed yet, but a redone step draws the same: the row may be on its way already */
     waste_forward_want(s->forward, position + 1, &log[position + 1], 1);
     return true;
@@ -175,6 +184,8 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
     struct waste_control *c = s->shm->control;
     int err;
 
+    if (!last)
+        WASTE_POINT(PROMPT_TOKEN);
     waste_forward_want(s->forward, position, log + position, last ? 1 : w->prompt_end - position);
     err = waste_forward_step(s->forward, position, waste_commit_bank(word), log[position], logits);
     if (err == -EIO || err == -EDOM)
@@ -193,7 +204,9 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
 
 static void serve_request(struct waste_server *s, struct work *w)
 {
+    WASTE_POINT(REQUEST_TAKEN);
     reset_once(s, w);
+    WASTE_POINT(REQUEST_RESET);
     if (!acceptable(s, w)) {
         reply(s, w, WASTE_REPLY_ERROR);
         return;
@@ -202,6 +215,7 @@ static void serve_request(struct waste_server *s, struct work *w)
         uint64_t word = commit_word(s);
         enum waste_reply_status status = ending(s, w, waste_commit_position(word));
         if (status != WASTE_REPLY_NONE) {
+            WASTE_POINT(REQUEST_OVER);
             reply(s, w, status);
             return;
         }

@@ -1,4 +1,5 @@
 #include "reader/cache_int.h"
+#include "shm/inject.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -88,6 +89,7 @@ static void give_up(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
     set_directory(c, key_index(c, s->layer, s->expert), NONE);
+    WASTE_POINT(SLOT_UNLISTED);
     waste_cache_reset_word(c, slot);
     s->state = WASTE_SLOT_EMPTY;
     s->predicted = s->prefetched = 0;
@@ -119,13 +121,16 @@ static bool claim(struct waste_cache *c, uint32_t slot, uint32_t layer, uint32_t
     uint64_t word = sane_word(c, slot);
     if (!waste_slot_claim(&c->shm->slot[slot], word, waste_slot_key(layer, expert)))
         return false;
+    WASTE_POINT(SLOT_CLAIMED);
     if (s->state == WASTE_SLOT_READY) {
         set_directory(c, key_index(c, s->layer, s->expert), NONE);
+        WASTE_POINT(SLOT_EVICTED);
         waste_count(c->shm->control, WASTE_C_EVICTIONS, 1);
     }
     *s = (struct waste_cache_slot){
         .layer = layer, .expert = expert, .state = WASTE_SLOT_READING, .prev = NONE, .next = NONE};
     set_directory(c, key_index(c, layer, expert), slot);
+    WASTE_POINT(SLOT_LISTED);
     /* relaxed: as in hold; the last expert's time is not this one's */
     atomic_store_explicit(&c->shm->slot[slot].last_used, 0, memory_order_relaxed);
     return true;
@@ -434,10 +439,6 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->free = NONE;
     if (c->top_k == 0 || c->slots / 2 < c->top_k)
         return -EINVAL;
-    /* newest demand: top_k; obtainable for the next one: top_k; the rest may be prefetch reads */
-    uint32_t spare = c->slots - 2 * c->top_k;
-    c->prefetch_limit = prefetch_limit < spare ? prefetch_limit : spare;
-    c->predicted_limit = spare / 2 + 1;
     uint32_t moe = 0, keys = config->layers * config->experts;
     for (uint32_t l = 0; l < config->layers; l++)
         moe += waste_model_layer(shm->model, l)->is_moe;
@@ -452,9 +453,15 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->wish = malloc(WASTE_CACHE_PREFETCH_QUEUE * sizeof(*c->wish));
     bool complete = c->slot && c->slot_of && c->wanted && c->held && c->first_predicted && c->wish;
     rc = complete ? waste_cache_rebuild(c, cache_fd, repair) : -ENOMEM;
-    if (rc < 0)
+    if (rc < 0) {
         waste_cache_finish(c);
-    return rc;
+        return rc;
+    }
+    /* newest demand: top_k; obtainable for the next one: top_k; the rest may be prefetch reads */
+    uint32_t spare = c->slots - repair->lost - 2 * c->top_k;
+    c->prefetch_limit = prefetch_limit < spare ? prefetch_limit : spare;
+    c->predicted_limit = spare / 2 + 1;
+    return 0;
 }
 
 void waste_cache_finish(struct waste_cache *c)

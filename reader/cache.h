@@ -78,6 +78,7 @@ struct waste_cache_repair {
     uint32_t kept;      /* READY slots found in order */
     uint32_t emptied;   /* READY with no usable key, FAILED or nonsense: now EMPTY */
     uint32_t punched;   /* READING: pages thrown away, now EMPTY */
+    uint32_t lost;      /* READING, and the pages cannot be thrown away: not used */
     uint32_t directory; /* entries that pointed to something else */
 };
 
@@ -85,7 +86,7 @@ struct waste_cache_repair {
  * prefetch_limit: prefetch reads in flight at most; lowered so that top_k slots can always be had
  * for demand. Takes what is in the slots and the directory as the last incarnation left it and
  * repairs it; cache_fd, if not negative, is the segment of the slots, to punch. 0, -ENOMEM, -EINVAL
- * (fewer than 2 * top_k slots) or what punching said.
+ * (fewer than 2 * top_k slots) or what punching said, if it leaves fewer than that.
  */
 int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_t prefetch_limit,
                      int cache_fd, struct waste_cache_repair *repair);

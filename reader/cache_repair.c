@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "reader/cache_int.h"
+#include "shm/inject.h"
 #include "shm/segment.h"
 
 uint64_t waste_cache_reset_word(struct waste_cache *c, uint32_t slot)
@@ -42,6 +43,10 @@ static bool keep_slot(struct waste_cache *c, uint32_t slot)
     return true;
 }
 
+/*
+ * Anything but READY, made EMPTY. -errno: its pages cannot be thrown away, so it stays READING and
+ * belongs to nobody.
+ */
 static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
                       struct waste_cache_repair *repair)
 {
@@ -55,8 +60,10 @@ static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
          * and its late bytes must not land in pages that are used again */
         uint64_t bytes = c->shm->control->slot_bytes;
         int rc = cache_fd < 0 ? 0 : waste_segment_punch(cache_fd, slot * bytes, bytes);
-        if (rc < 0)
+        if (rc < 0) {
+            c->slot[slot].state = WASTE_SLOT_READING;
             return rc;
+        }
         repair->punched++;
     } else {
         repair->emptied++;
@@ -81,9 +88,11 @@ int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_
             continue;
         }
         int rc = empty_slot(c, slot, cache_fd, repair);
-        if (rc < 0)
+        WASTE_POINT(REBUILD_SLOT);
+        if (rc == 0)
+            push_free(c, slot);
+        else if (c->slots - ++repair->lost < 2 * c->top_k)
             return rc;
-        push_free(c, slot);
     }
     for (uint32_t slot = 0; slot < c->slots; slot++) {
         struct waste_cache_slot *s = &c->slot[slot];
@@ -94,6 +103,7 @@ int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_
                           used <= c->clock ? used : 0);
         waste_cache_settle(c, slot);
     }
+    WASTE_POINT(REBUILD_DIRECTORY);
     /* only entries that are wrong are touched: compute may be looking at the others right now */
     for (uint32_t i = 0; i < keys; i++) {
         if (atomic_load_explicit(&c->shm->directory[i], memory_order_relaxed) == c->slot_of[i])

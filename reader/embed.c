@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shm/inject.h"
+
 enum { TRIES = 4, PATH_BYTES = 4096 };
 
 static const struct waste_tensor *tensor(const struct waste_shm *shm)
@@ -98,6 +100,7 @@ uint32_t waste_embed_serve(struct waste_embed *e)
         if (!differs(&e->shm->embed[i], &want))
             continue;
         waste_embed_begin(&e->shm->embed[i]);
+        WASTE_POINT(EMBED_BEGUN);
         if (want == 0)
             continue;
         uint32_t token = (uint32_t)want - 1;
@@ -107,8 +110,10 @@ uint32_t waste_embed_serve(struct waste_embed *e)
                             "trunk.bin: embedding row of token %u: %s", token, strerror(-rc));
             want |= WASTE_EMBED_FAILED;
         }
+        WASTE_POINT(EMBED_READ);
         /* release: pairs with compute's acquire; the row is there */
         atomic_store_explicit(&e->shm->embed[i].have, want, memory_order_release);
+        WASTE_POINT(EMBED_SERVED);
         waste_count(control, WASTE_C_EMBED_ROWS, rc == 0);
         waste_bell_ring(&control->compute_bell);
         served++;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "shm/inject.h"
+
 /* One try after 1, 5 and 25 ms: a bus reset or a stray bit is over by then, a broken disk is not.
  */
 enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 1000, DIRECT_ALIGN = 4096 };
@@ -128,7 +130,9 @@ static void complete(struct waste_fetch *f, uint32_t slot)
         return;
     }
     waste_count(f->shm->control, WASTE_C_READS, 1);
+    WASTE_POINT(READ_CHECKED);
     waste_cache_ready(f->cache, slot);
+    WASTE_POINT(SLOT_READY);
     waste_bell_ring(&f->shm->control->compute_bell);
 }
 
@@ -136,6 +140,7 @@ static void result(struct waste_fetch *f, uint32_t slot, int32_t n)
 {
     struct waste_fetch_read *r = &f->read[slot];
     uint32_t left = f->shm->model->expert.record_bytes - r->done;
+    WASTE_POINT(READ_DONE);
     if (n == -EINTR || n == -EAGAIN) {
         stalled(f, slot, WASTE_SLOT_EIO, (uint32_t)-n);
     } else if (n == -EINVAL && !r->plain) {
@@ -186,7 +191,10 @@ int waste_fetch_pump(struct waste_fetch *f, bool fresh)
         f->read[p->slot] = (struct waste_fetch_read){.layer = p->layer, .expert = p->expert};
         ask(f, p->slot, 0);
     }
-    return f->io->ops->submit(f->io);
+    int rc = f->io->ops->submit(f->io);
+    if (n > 0)
+        WASTE_POINT(READ_SUBMITTED);
+    return rc;
 }
 
 uint32_t waste_fetch_reap(struct waste_fetch *f)

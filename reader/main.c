@@ -12,6 +12,7 @@
 
 #include "reader/service.h"
 #include "reader/trunk.h"
+#include "shm/inject.h"
 #include "shm/segment.h"
 
 enum { EXIT_AGAIN = 1, EXIT_CONFIGURATION = 2 };
@@ -58,6 +59,7 @@ static int start(struct waste_service *s, struct waste_error *err)
     int rc = waste_service_init(s, err);
     if (rc < 0)
         return rc;
+    WASTE_POINT(START_REPAIRED);
     set_state(s, WASTE_STAGE_LOADING);
     rc = waste_trunk_load(&s->shm, s->dir, WASTE_FD_SEGMENT_BASE + WASTE_SEG_TRUNK, tick, s, err);
     if (rc == 0)
@@ -76,7 +78,9 @@ static int serve(struct waste_service *s)
     if (rc < 0 && rc != -ECANCELED)
         waste_log_write(&s->shm.control->log[WASTE_STAGE_READER], WASTE_LOG_ERROR, "%s", err.text);
     if (rc == 0) {
+        WASTE_POINT(START_READY);
         set_state(s, WASTE_STAGE_RUNNING);
+        WASTE_POINT(START_RUNNING);
         waste_bell_ring(&s->shm.control->client_bell);
         rc = waste_service_run(s) < 0 ? -EIO : 0;
         reads_in_flight = rc < 0;
@@ -104,6 +108,8 @@ int main(int argc, char **argv)
     rc = waste_control_attach(control.base, control.bytes, &s.shm);
     if (rc < 0)
         return refuse("control segment", rc);
+    waste_inject_init(s.shm.control, WASTE_STAGE_READER);
+    WASTE_POINT(START_ATTACHED);
     if (orphaned(s.shm.control))
         return EXIT_AGAIN;
     rc = waste_segment_map(s.cache_fd, WASTE_SEG_CACHE, true, &cache);

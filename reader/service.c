@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/inject.h"
+
 enum {
     SPIN_NS = 15000,         /* look around before going to sleep: a wake-up costs about as much */
     BEAT_NS = 100000000,     /* sleep at most: the heartbeat */
@@ -83,6 +85,10 @@ static int take_over_cache(struct waste_service *s, struct waste_error *err)
                                2 * s->shm.model->config.top_k);
     if (rc < 0)
         return waste_error_set(err, rc, "cache: %s", strerror(-rc));
+    if (repair.lost)
+        waste_log_write(log_of(s), WASTE_LOG_WARNING,
+                        "%u slots may still be written to by a dead reader's reads and are not used",
+                        repair.lost);
     if (repair.emptied || repair.punched || repair.directory)
         waste_log_write(log_of(s), WASTE_LOG_INFO,
                         "cache taken over: %u experts kept, %u slots emptied, %u punched, %u "
@@ -162,13 +168,16 @@ static bool take_demand(struct waste_service *s, int *rc)
     while (*rc == 0 && !waste_cache_wanting(&s->cache) &&
            (want = peek(s, s->shm.demand, WASTE_DEMAND_RING))) {
         any = true;
+        WASTE_POINT(DEMAND_TAKEN);
         if (waste_cache_check(&s->cache, want, s->cache.top_k) == 0) {
             waste_cache_demand(&s->cache, want);
             *rc = waste_fetch_pump(&s->fetch, true);
         } else {
             complain(s, &s->bad_demands, "demand for an impossible layer, expert or count dropped");
         }
+        WASTE_POINT(DEMAND_ACTED);
         waste_ring_release(s->shm.demand);
+        WASTE_POINT(DEMAND_RELEASED);
     }
     return any;
 }
@@ -179,12 +188,14 @@ static bool take_prefetch(struct waste_service *s)
     const struct waste_want *want;
     while ((want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
         any = true;
+        WASTE_POINT(PREFETCH_TAKEN);
         if (waste_cache_check(&s->cache, want, waste_want_capacity(s->shm.control)) == 0)
             waste_cache_prefetch(&s->cache, want);
         else
             complain(s, &s->bad_prefetches,
                      "prefetch of an impossible layer, expert or count dropped");
         waste_ring_release(s->shm.prefetch);
+        WASTE_POINT(PREFETCH_RELEASED);
     }
     return any;
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "reader/container_int.h"
+#include "shm/inject.h"
 #include "shm/segment.h"
 
 enum {
@@ -227,6 +228,7 @@ static void *loader_main(void *arg)
         uint64_t bad = 0;
         pthread_mutex_unlock(&l->lock);
         int rc = read_piece(l, &p, buffer);
+        WASTE_POINT(TRUNK_PIECE);
         bool finite = rc < 0 || all_finite(waste_model_tensor(l->model, p.tensor), &p,
                                            l->base + p.data_off, &bad);
         pthread_mutex_lock(&l->lock);
@@ -234,6 +236,7 @@ static void *loader_main(void *arg)
             l->missing[p.tensor]--;
             note_loaded(l->shm->control, p.bytes);
             advance(l);
+            WASTE_POINT(TRUNK_TENSOR);
         } else if (l->rc == 0) {
             set_error(l, rc < 0 ? read_error(l, &p, rc) : bad_number(l, &p, bad));
         }
@@ -444,8 +447,10 @@ static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
     rc = plan_pieces(&l, done);
     if (rc == 0)
         rc = load_tensors(&l, tick, ctx);
+    WASTE_POINT(TRUNK_TENSORS);
     if (rc == 0)
         rc = load_codebooks(&l, tick, ctx);
+    WASTE_POINT(TRUNK_CODEBOOKS);
 out:
     finish_load(&l);
     waste_segment_unmap(&map);
@@ -476,7 +481,9 @@ int waste_trunk_load(const struct waste_shm *shm, const char *dir, int trunk_fd,
         if (rc < 0)
             return waste_error_set(err, rc, "sealing the trunk segment: %s", strerror(-rc));
     }
+    WASTE_POINT(TRUNK_SEALED);
     /* release: pairs with the acquire of every stage that maps the trunk */
     atomic_store_explicit(&c->trunk_ready, 1, memory_order_release);
+    WASTE_POINT(TRUNK_ANNOUNCED);
     return 0;
 }

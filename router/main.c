@@ -13,6 +13,7 @@
 
 #include "router/predict.h"
 #include "shm/control.h"
+#include "shm/inject.h"
 #include "shm/segment.h"
 
 enum { EXIT_AGAIN = 1, EXIT_CONFIGURATION = 2 };
@@ -81,7 +82,9 @@ static bool take_hidden(struct router *r)
         const struct waste_hidden *next;
 
         memcpy(r->hidden, oldest, c->hidden_stride);
+        WASTE_POINT(HIDDEN_TAKEN);
         waste_ring_release(r->shm.hidden);
+        WASTE_POINT(HIDDEN_RELEASED);
         next = waste_ring_peek(r->shm.hidden);
         if (next == NULL || next->layer == r->hidden->layer)
             return true;
@@ -109,7 +112,9 @@ static void predict(struct router *r)
     want->count = p->count;
     want->session = 0;
     want->pad = 0;
+    WASTE_POINT(PREDICT_WRITTEN);
     waste_ring_publish(r->shm.prefetch);
+    WASTE_POINT(PREDICT_POSTED);
     waste_bell_ring_fd(&c->reader_bell, WASTE_FD_READER_EVENT);
     waste_count(c, WASTE_C_PREDICTIONS, 1);
 }
@@ -148,6 +153,7 @@ static int run(struct router *r)
     set_state(r, WASTE_STAGE_STARTING);
     waste_stage_mark(r->stage, WASTE_ACT_NONE, -1);
     repair(r);
+    WASTE_POINT(START_REPAIRED);
     r->hidden = malloc(c->hidden_stride);
     if (r->hidden == NULL)
         return EXIT_AGAIN;
@@ -166,7 +172,9 @@ static int run(struct router *r)
                         strerror(-rc));
         return rc == -ENOMEM ? EXIT_AGAIN : EXIT_CONFIGURATION;
     }
+    WASTE_POINT(START_READY);
     set_state(r, WASTE_STAGE_RUNNING);
+    WASTE_POINT(START_RUNNING);
     waste_bell_ring(&c->client_bell);
     serve(r);
     waste_predictor_finish(&r->predictor);
@@ -186,6 +194,8 @@ int main(void)
     if (rc < 0)
         return refuse("control segment", rc);
     r.stage = &r.shm.control->stage[WASTE_STAGE_ROUTER];
+    waste_inject_init(r.shm.control, WASTE_STAGE_ROUTER);
+    WASTE_POINT(START_ATTACHED);
     if (orphaned(r.shm.control))
         return EXIT_AGAIN;
     rc = run(&r);

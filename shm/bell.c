@@ -42,6 +42,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/inject.h"
+
 static inline void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -64,6 +66,7 @@ static void ring(struct waste_bell *bell)
     /* R1. acq_rel: pairs with the RMW in waste_bell_wait and waste_bell_arm, and with the acquire
      * load in waste_bell_seq. */
     atomic_fetch_add_explicit(&bell->seq, 1, memory_order_acq_rel);
+    WASTE_POINT(BELL_SEQ);
     /* R2. relaxed: ordered behind R1, which acquires. */
     if (atomic_load_explicit(&bell->waiters, memory_order_relaxed) != 0)
         syscall(SYS_futex, &bell->seq, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

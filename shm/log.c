@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "shm/inject.h"
+
 typedef uint64_t __attribute__((may_alias)) word;
 
 enum {
@@ -72,6 +74,7 @@ void waste_log_write(struct waste_log *log, enum waste_log_level level, const ch
     for (size_t i = 0; i < BODY_WORDS; i++)
         /* release: pairs with the acquire in waste_log_read; carries seq = 0 */
         __atomic_store_n((word *)((char *)line + BODY_OFF) + i, from[i], __ATOMIC_RELEASE);
+    WASTE_POINT(LOG_BODY);
     /* release: pairs with the first load in waste_log_read */
     atomic_store_explicit(&line->seq, number + 1, memory_order_release);
     /* release: who sees the count finds the line */

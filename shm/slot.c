@@ -1,5 +1,7 @@
 #include "shm/slot.h"
 
+#include "shm/inject.h"
+
 #define GEN_MASK (~UINT64_C(0) << 32)
 #define WORD_MASK (GEN_MASK | WASTE_SLOT_PIN_MASK | WASTE_SLOT_STATE_MASK)
 
@@ -24,6 +26,7 @@ bool waste_slot_claim(struct waste_slot *slot, uint64_t expected, uint64_t key)
     if (!atomic_compare_exchange_strong_explicit(&slot->word, &expected, next, memory_order_acquire,
                                                  memory_order_relaxed))
         return false;
+    WASTE_POINT(SLOT_WORD);
     /* relaxed: published by READY or FAILED. A pinner that reads this key with an older word fails
      * its compare-and-swap: the generation moved first. release: keeps the key behind the word. */
     atomic_store_explicit(&slot->key, key, memory_order_release);
@@ -54,6 +57,7 @@ void waste_slot_fail(struct waste_slot *slot, enum waste_slot_error error, uint3
     /* relaxed: published by the word */
     atomic_store_explicit(&slot->error, error, memory_order_relaxed);
     atomic_store_explicit(&slot->detail, detail, memory_order_relaxed);
+    WASTE_POINT(SLOT_REASON);
     finish(slot, WASTE_SLOT_FAILED);
 }
 

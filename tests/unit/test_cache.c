@@ -1,4 +1,6 @@
 /* The cache's decisions, with no disk: reads end when the test says so. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -907,6 +910,44 @@ static void a_restart_at_any_point_keeps_every_ready_expert(void **state)
     destroy(&r);
 }
 
+/* A dead reader's read may still land in it. */
+static void a_slot_that_cannot_be_punched_is_not_used(void **state)
+{
+    (void)state;
+    struct rig r;
+    create(&r, 12, 8);
+    const uint32_t a[] = {0, 1, 2, 3}, b[] = {4, 5, 6, 7}, c[] = {8, 9, 10, 11};
+    demand(&r, 1, a, 4);
+    plan(&r, 64);
+    assert_int_equal(r.reading_count, 4);
+    waste_cache_finish(&r.cache);
+    r.reading_count = 0;
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); /* nothing can be punched out of it */
+    assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, fd, &r.repair), 0);
+    assert_int_equal(r.repair.lost, 4);
+    assert_int_equal(r.repair.punched, 0);
+    for (uint32_t round = 0; round < 3; round++) {
+        const uint32_t *record = round % 2 ? c : b;
+        demand(&r, 1, record, 4);
+        plan(&r, 64);
+        assert_false(waste_cache_wanting(&r.cache));
+        finish_reads(&r);
+    }
+    uint32_t reading = 0;
+    for (uint32_t s = 0; s < 12; s++)
+        reading += waste_slot_state(word(&r, s)) == WASTE_SLOT_READING;
+    assert_int_equal(reading, 4);
+    /* one more lost, and two records do not fit any more */
+    demand(&r, 1, a, 4);
+    plan(&r, 64);
+    waste_cache_finish(&r.cache);
+    assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, fd, &r.repair), -EINVAL);
+    close(fd);
+    assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, -1, &r.repair), 0);
+    assert_int_equal(r.repair.lost, 0);
+    destroy(&r);
+}
+
 static void recency_survives_a_restart(void **state)
 {
     (void)state;
@@ -969,6 +1010,7 @@ int main(void)
         cmocka_unit_test(too_few_slots_are_refused),
         cmocka_unit_test(a_restart_makes_sense_of_every_state_left_behind),
         cmocka_unit_test(a_restart_at_any_point_keeps_every_ready_expert),
+        cmocka_unit_test(a_slot_that_cannot_be_punched_is_not_used),
         cmocka_unit_test(recency_survives_a_restart),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
