@@ -425,6 +425,27 @@ void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_er
         give_up(c, slot); /* nobody waits for it: demand, when it comes, reads it again */
 }
 
+enum waste_cache_prefetch_state waste_cache_prefetch_state(const struct waste_cache *c,
+                                                           uint32_t slot)
+{
+    const struct waste_cache_slot *s = &c->slot[slot];
+    if (s->state != WASTE_SLOT_READING)
+        return WASTE_CACHE_PREFETCH_OVER;
+    if (s->held)
+        return WASTE_CACHE_PREFETCH_DEMANDED;
+    if (!s->prefetched)
+        return WASTE_CACHE_PREFETCH_OVER;
+    return passed(c, s->for_step, s->layer) ? WASTE_CACHE_PREFETCH_PASSED
+                                            : WASTE_CACHE_PREFETCH_AHEAD;
+}
+
+void waste_cache_cancelled(struct waste_cache *c, uint32_t slot)
+{
+    waste_count(c->shm->control, WASTE_C_PREFETCH_CANCELLED, 1);
+    end_read(c, slot);
+    give_up(c, slot); /* READING -> EMPTY: no byte of it was asked for */
+}
+
 /* ---- start ---- */
 
 int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_t prefetch_limit,
@@ -439,6 +460,8 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->free = NONE;
     if (c->top_k == 0 || c->slots / 2 < c->top_k)
         return -EINVAL;
+    c->retired = NONE;
+    c->prefetch_most = prefetch_limit;
     uint32_t moe = 0, keys = config->layers * config->experts;
     for (uint32_t l = 0; l < config->layers; l++)
         moe += waste_model_layer(shm->model, l)->is_moe;
@@ -457,10 +480,9 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
         waste_cache_finish(c);
         return rc;
     }
-    /* newest demand: top_k; obtainable for the next one: top_k; the rest may be prefetch reads */
-    uint32_t spare = c->slots - repair->lost - 2 * c->top_k;
-    c->prefetch_limit = prefetch_limit < spare ? prefetch_limit : spare;
-    c->predicted_limit = spare / 2 + 1;
+    c->lost = repair->lost;
+    waste_cache_retire_free(c, waste_cache_wanted_slots(c));
+    waste_cache_set_limits(c);
     return 0;
 }
 

@@ -53,6 +53,10 @@ struct waste_cache {
     struct waste_cache_slot *slot; /* [slots] */
     uint32_t *slot_of;             /* [layers * experts], this side's copy of the directory */
     uint32_t free;
+    /* slots that may not be used now, EMPTY and without pages: cache_resize.c */
+    uint32_t retired, retired_count;
+    uint32_t lost; /* slots that a dead reader's reads may still write to: nobody's */
+    uint32_t prefetch_most;    /* as asked for at the start */
     uint32_t *first_predicted; /* [layers] lists of predicted slots */
     uint32_t predicted, predicted_limit;
     uint32_t prefetch_reading;
@@ -113,9 +117,40 @@ void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want);
 /* Claims slots for up to `room` reads, demand before prefetch. Returns how many. */
 uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, uint32_t room);
 
+/* What has become of a read that was planned for a prediction. */
+enum waste_cache_prefetch_state {
+    WASTE_CACHE_PREFETCH_OVER,     /* the slot is not being read, or by now for demand */
+    WASTE_CACHE_PREFETCH_AHEAD,    /* its layer is still to come */
+    WASTE_CACHE_PREFETCH_DEMANDED, /* the newest record has it */
+    WASTE_CACHE_PREFETCH_PASSED,   /* its layer is over */
+};
+enum waste_cache_prefetch_state waste_cache_prefetch_state(const struct waste_cache *c,
+                                                           uint32_t slot);
+
+/* A read that was planned for a prediction has not begun and will not: the slot is free again. */
+void waste_cache_cancelled(struct waste_cache *c, uint32_t slot);
+
 /* A planned read has ended: the record is in the slot and checked; or it will never be. */
 void waste_cache_ready(struct waste_cache *c, uint32_t slot);
 void waste_cache_failed(struct waste_cache *c, uint32_t slot, enum waste_slot_error error,
                         uint32_t detail);
+
+/* ---- size ---- */
+
+static inline uint32_t waste_cache_in_use(const struct waste_cache *c)
+{
+    return c->slots - c->lost - c->retired_count;
+}
+
+/* What waste-run wants used now: within 2 * top_k and all. */
+uint32_t waste_cache_wanted_slots(const struct waste_cache *c);
+
+/*
+ * Some steps towards using that many: the least valuable are
+ * emptied and put in out[room], for the caller to throw their pages away, or slots come back.
+ * Returns how many are in out; fewer than room: it is done, or everything left is held, pinned or
+ * being read (call again later).
+ */
+uint32_t waste_cache_resize(struct waste_cache *c, uint32_t *out, uint32_t room);
 
 #endif

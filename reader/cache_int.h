@@ -40,6 +40,12 @@ void waste_cache_settle(struct waste_cache *c, uint32_t slot);
 /* The slot's word becomes EMPTY of the same generation, whatever it says. Returns it. */
 uint64_t waste_cache_reset_word(struct waste_cache *c, uint32_t slot);
 
+/* prefetch_limit and predicted_limit, from the slots in use. */
+void waste_cache_set_limits(struct waste_cache *c);
+
+/* Start: of the free slots, those beyond `wanted` slots in use are retired, the last ones first. */
+void waste_cache_retire_free(struct waste_cache *c, uint32_t wanted);
+
 /* Fills the empty cache *c from what is in shared memory. 0 or what punching said. */
 int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_repair *repair);
 

@@ -13,7 +13,7 @@ enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 1000, DIRECT_ALIG
 
 /* Results a turn: checking a K3 record takes a millisecond, and new demand should not wait for
  * many, nor the heartbeat. */
-enum { REAP = 8 };
+enum { REAP = 2 };
 
 static uint64_t now_ns(void)
 {
@@ -36,7 +36,8 @@ int waste_fetch_init(struct waste_fetch *f, const struct waste_shm *shm, struct 
     f->waiting = malloc(slots * sizeof(*f->waiting));
     f->plan = malloc(io->depth * sizeof(*f->plan));
     f->done = malloc(REAP * sizeof(*f->done));
-    if (f->read && f->waiting && f->plan && f->done)
+    f->prefetch = malloc(io->depth * sizeof(*f->prefetch));
+    if (f->read && f->waiting && f->plan && f->done && f->prefetch)
         return 0;
     waste_fetch_finish(f);
     return -ENOMEM;
@@ -48,6 +49,7 @@ void waste_fetch_finish(struct waste_fetch *f)
     free(f->waiting);
     free(f->plan);
     free(f->done);
+    free(f->prefetch);
     memset(f, 0, sizeof(*f));
 }
 
@@ -63,6 +65,7 @@ static void ask(struct waste_fetch *f, uint32_t slot, uint64_t due_ns)
         .data = f->base + slot * f->shm->control->slot_bytes + r->done,
         .bytes = (uint32_t)record - r->done,
         .buffer = slot,
+        .urgent = r->demand,
     };
     r->due_ns = due_ns;
     if (due_ns > 0 || !f->io->ops->queue(f->io, &read))
@@ -143,7 +146,7 @@ static void result(struct waste_fetch *f, uint32_t slot, int32_t n)
     WASTE_POINT(READ_DONE);
     if (n == -EINTR || n == -EAGAIN) {
         stalled(f, slot, WASTE_SLOT_EIO, (uint32_t)-n);
-    } else if (n == -EINVAL && !r->plain) {
+    } else if (n == -EINVAL && !r->plain && !f->shm->control->options.io_direct) {
         /* O_DIRECT was granted at open and is refused now, to all reads in flight at once */
         r->plain = true;
         waste_banks_drop_direct(f->banks, f->banks->of_layer[r->layer]);
@@ -181,14 +184,52 @@ static void resume(struct waste_fetch *f)
     }
 }
 
+/*
+ * After new demand: a read that was begun for a prediction and is demanded now goes before the
+ * others; one whose layer is over is forgotten, if the kernel does not have it yet.
+ */
+static void sort_prefetches(struct waste_fetch *f)
+{
+    struct waste_io *io = f->io;
+    uint32_t left = 0;
+    if (f->seen_clock == f->cache->clock)
+        return;
+    f->seen_clock = f->cache->clock;
+    for (uint32_t i = 0; i < f->prefetch_count; i++) {
+        uint32_t slot = f->prefetch[i];
+        switch (waste_cache_prefetch_state(f->cache, slot)) {
+        case WASTE_CACHE_PREFETCH_OVER:
+            break;
+        case WASTE_CACHE_PREFETCH_DEMANDED:
+            f->read[slot].demand = true;
+            if (io->ops->urge)
+                io->ops->urge(io, slot);
+            break;
+        case WASTE_CACHE_PREFETCH_PASSED:
+            if (io->ops->cancel && io->ops->cancel(io, slot)) {
+                waste_cache_cancelled(f->cache, slot);
+                break;
+            }
+            /* fall through */
+        case WASTE_CACHE_PREFETCH_AHEAD:
+            f->prefetch[left++] = slot;
+        }
+    }
+    f->prefetch_count = left;
+}
+
 int waste_fetch_pump(struct waste_fetch *f, bool fresh)
 {
+    sort_prefetches(f);
     resume(f);
     uint32_t busy = waste_fetch_pending(f), depth = f->io->depth;
     uint32_t n = fresh && busy < depth ? waste_cache_plan(f->cache, f->plan, depth - busy) : 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct waste_cache_read *p = &f->plan[i];
-        f->read[p->slot] = (struct waste_fetch_read){.layer = p->layer, .expert = p->expert};
+        f->read[p->slot] =
+            (struct waste_fetch_read){.layer = p->layer, .expert = p->expert, .demand = p->demand};
+        if (!p->demand && f->prefetch_count < depth)
+            f->prefetch[f->prefetch_count++] = p->slot;
         ask(f, p->slot, 0);
     }
     int rc = f->io->ops->submit(f->io);

@@ -20,6 +20,7 @@ struct waste_fetch_read {
     uint16_t tries;  /* that failed */
     uint16_t stalls; /* results that brought nothing: EINTR, EAGAIN, too little for O_DIRECT */
     bool plain;      /* refused once with EINVAL, and asked again without O_DIRECT */
+    bool demand;
     uint64_t due_ns; /* in the waiting list: not before this time */
 };
 
@@ -34,6 +35,9 @@ struct waste_fetch {
     struct waste_io_done *done;    /* results of one turn */
     uint32_t *waiting;             /* [slots] reads that pause or found the backend full */
     uint32_t waiting_count;
+    uint32_t *prefetch; /* [depth] slots read for a prediction, some of them over meanwhile */
+    uint32_t prefetch_count;
+    uint64_t seen_clock; /* of the cache, when those were last looked through */
 };
 
 /* Everything passed in must outlive it. 0 or -ENOMEM. */

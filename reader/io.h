@@ -19,7 +19,7 @@
 
 #define WASTE_IO_NO_BUFFER UINT32_MAX
 
-enum { WASTE_IO_DEPTH = 64, WASTE_IO_THREADS = 8 };
+enum { WASTE_IO_DEPTH = 64, WASTE_IO_THREADS = 16 };
 
 struct waste_io_read {
     uint32_t tag;  /* comes back with the result */
@@ -28,6 +28,7 @@ struct waste_io_read {
     void *data;
     uint32_t bytes;
     uint32_t buffer; /* the slot `data` lies in, or WASTE_IO_NO_BUFFER */
+    bool urgent;     /* goes before those that are not and have not begun */
 };
 
 struct waste_io_done {
@@ -58,6 +59,13 @@ struct waste_io_ops {
     void (*clear)(struct waste_io *io);
     /* No read may be in flight. */
     void (*destroy)(struct waste_io *io);
+    /* The pages of this slot may be thrown away from now on, until the next read into it: none of
+     * its reads is in flight. */
+    void (*release)(struct waste_io *io, uint32_t slot);
+    /* NULL where reads begin at once. A read that has not begun becomes urgent / is forgotten: no
+     * result will come. False: it has begun. */
+    bool (*urge)(struct waste_io *io, uint32_t tag);
+    bool (*cancel)(struct waste_io *io, uint32_t tag);
 };
 
 struct waste_io {
@@ -66,6 +74,12 @@ struct waste_io {
     int fd; /* readable when there are results to reap */
     uint32_t depth, in_flight;
 };
+
+static inline void waste_io_release(struct waste_io *io, uint32_t slot)
+{
+    if (io->ops->release)
+        io->ops->release(io, slot);
+}
 
 /* 0 or -errno, `err` set. */
 int waste_io_uring_create(const struct waste_io_setup *setup, struct waste_io **out,

@@ -126,7 +126,8 @@ static void destroy(struct waste_io *io)
     free(p);
 }
 
-static const struct waste_io_ops ops = {queue, submit, reap, clear, destroy};
+static const struct waste_io_ops ops = {
+    .queue = queue, .submit = submit, .reap = reap, .clear = clear, .destroy = destroy};
 
 /* Signals stay with the main thread. */
 static int start_threads(struct io_pread *p, uint32_t want)

@@ -114,7 +114,24 @@ static void destroy(struct waste_io *io)
     free(u);
 }
 
-static const struct waste_io_ops ops = {queue, submit, reap, clear, destroy};
+/* An empty buffer in place of the slot's: the kernel lets go of its pages. */
+static void release(struct waste_io *io, uint32_t slot)
+{
+    struct io_uring_io *u = self(io);
+    struct iovec none = {0};
+    uint32_t n = slot / u->group;
+    if (!u->registered || slot >= u->setup->slot_count || !u->registered[n])
+        return;
+    if (io_uring_register_buffers_update_tag(&u->ring, n, &none, NULL, 1) == 1)
+        u->registered[n] = 0;
+}
+
+static const struct waste_io_ops ops = {.queue = queue,
+                                        .submit = submit,
+                                        .reap = reap,
+                                        .clear = clear,
+                                        .destroy = destroy,
+                                        .release = release};
 
 static void register_what_goes(struct io_uring_io *u)
 {

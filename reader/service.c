@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shm/inject.h"
+#include "shm/segment.h"
 
 enum {
     SPIN_NS = 15000,         /* look around before going to sleep: a wake-up costs about as much */
@@ -41,9 +42,52 @@ bool waste_service_stopping(const struct waste_service *s)
 
 /* ---- start and end ---- */
 
+/* What another incarnation measured: good enough if it is about a drive we have. */
+static uint32_t known_drives(const struct waste_control *control, struct waste_io_drive *known)
+{
+    /* acquire: pairs with the release in publish_drives, of a process that is gone */
+    uint32_t count = atomic_load_explicit(&control->drive_count, memory_order_acquire);
+    if (count > WASTE_DRIVES_MAX)
+        return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct waste_drive_record *d = &control->drive[i];
+        known[i] = (struct waste_io_drive){
+            .drive.dev = d->dev, .depth = d->depth, .bytes_per_s = d->bytes_per_s};
+    }
+    return count;
+}
+
+static void publish_drives(struct waste_service *s)
+{
+    struct waste_control *control = s->shm.control;
+    uint32_t count, files = 0, direct = 0;
+    const struct waste_io_drive *list = waste_io_drives_list(s->io, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct waste_drive_record *d = &control->drive[i];
+        *d = (struct waste_drive_record){.dev = list[i].drive.dev,
+                                         .bytes_per_s = list[i].bytes_per_s,
+                                         .depth = list[i].depth,
+                                         .files = list[i].drive.files,
+                                         .direct_files = list[i].direct_files};
+        memcpy(d->name, list[i].drive.name, WASTE_DRIVE_NAME);
+        files += d->files;
+        direct += d->direct_files;
+    }
+    /* relaxed: for people */
+    atomic_store_explicit(&control->io_in_use, s->io->mode, memory_order_relaxed);
+    atomic_store_explicit(&control->io_direct, direct == files, memory_order_relaxed);
+    /* release: pairs with the acquire of who looks at drive[] */
+    atomic_store_explicit(&control->drive_count, count, memory_order_release);
+    if (direct < files)
+        waste_log_write(log_of(s), WASTE_LOG_WARNING,
+                        "%u of %u banks do not allow O_DIRECT: reads go through the page cache",
+                        files - direct, files);
+}
+
 static int open_io(struct waste_service *s, struct waste_error *err)
 {
     struct waste_control *control = s->shm.control;
+    struct waste_io_drive known[WASTE_DRIVES_MAX];
     struct waste_error why_not;
     s->setup = (struct waste_io_setup){
         .files = s->banks.fd,
@@ -53,20 +97,19 @@ static int open_io(struct waste_service *s, struct waste_error *err)
         .slot_count = control->slot_count,
         .depth = WASTE_IO_DEPTH,
     };
-    int rc =
-        waste_io_create((enum waste_io_mode)control->options.io, &s->setup, &s->io, &why_not, err);
+    const struct waste_io_drives_options options = {
+        .mode = (enum waste_io_mode)control->options.io,
+        .direct = control->options.io_direct,
+        .depth = control->options.io_depth,
+        .known = known,
+        .known_count = known_drives(control, known),
+    };
+    int rc = waste_io_drives_create(&options, &s->setup, &s->io, &why_not, err);
     if (rc < 0)
         return rc;
-    /* relaxed: for people */
-    atomic_store_explicit(&control->io_in_use, s->io->mode, memory_order_relaxed);
     if (why_not.text[0])
-        waste_log_write(log_of(s), WASTE_LOG_WARNING, "io_uring is not available: %s; using pread",
-                        why_not.text);
-    uint32_t direct = waste_banks_direct(&s->banks);
-    if (direct < s->banks.count)
-        waste_log_write(log_of(s), WASTE_LOG_WARNING,
-                        "%u of %u banks do not allow O_DIRECT: reads go through the page cache",
-                        s->banks.count - direct, s->banks.count);
+        waste_log_write(log_of(s), WASTE_LOG_WARNING, "%s; using pread", why_not.text);
+    publish_drives(s);
     return 0;
 }
 
@@ -86,15 +129,31 @@ static int take_over_cache(struct waste_service *s, struct waste_error *err)
     if (rc < 0)
         return waste_error_set(err, rc, "cache: %s", strerror(-rc));
     if (repair.lost)
-        waste_log_write(log_of(s), WASTE_LOG_WARNING,
-                        "%u slots may still be written to by a dead reader's reads and are not used",
-                        repair.lost);
+        waste_log_write(
+            log_of(s), WASTE_LOG_WARNING,
+            "%u slots may still be written to by a dead reader's reads and are not used",
+            repair.lost);
     if (repair.emptied || repair.punched || repair.directory)
         waste_log_write(log_of(s), WASTE_LOG_INFO,
                         "cache taken over: %u experts kept, %u slots emptied, %u punched, %u "
                         "directory entries corrected",
                         repair.kept, repair.emptied, repair.punched, repair.directory);
+    /* pages that slots not in use any more still have */
+    for (uint32_t slot = s->cache.retired; repair.kept > 0 && slot != WASTE_SLOT_NONE;
+         slot = s->cache.slot[slot].next)
+        waste_segment_punch(s->cache_fd, slot * control->slot_bytes, control->slot_bytes);
     return 0;
+}
+
+/* Memory for what the first tokens need; the rest comes as it is used. */
+static void start_prefault(struct waste_service *s)
+{
+    uint32_t moe = 0, slots = waste_cache_in_use(&s->cache);
+    for (uint32_t l = 0; l < s->shm.model->config.layers; l++)
+        moe += waste_model_layer(s->shm.model, l)->is_moe;
+    if (moe * s->cache.top_k < slots)
+        slots = moe * s->cache.top_k;
+    waste_prefault_start(&s->prefault, s->cache_base, s->shm.control->slot_bytes, slots);
 }
 
 int waste_service_init(struct waste_service *s, struct waste_error *err)
@@ -113,11 +172,14 @@ int waste_service_init(struct waste_service *s, struct waste_error *err)
     if (rc == 0 &&
         waste_fetch_init(&s->fetch, &s->shm, &s->cache, &s->banks, s->io, s->cache_base) < 0)
         rc = waste_error_set(err, -ENOMEM, "out of memory");
+    if (rc == 0)
+        start_prefault(s);
     return rc;
 }
 
 void waste_service_finish(struct waste_service *s)
 {
+    waste_prefault_stop(&s->prefault);
     waste_fetch_finish(&s->fetch);
     waste_io_destroy(s->io);
     waste_embed_close(&s->embed);
@@ -200,6 +262,29 @@ static bool take_prefetch(struct waste_service *s)
     return any;
 }
 
+/* ---- the budget ---- */
+
+/* Towards the size that waste-run wants; a few slots a turn. */
+static void resize(struct waste_service *s)
+{
+    struct waste_control *control = s->shm.control;
+    uint32_t out[8], wanted = waste_cache_wanted_slots(&s->cache);
+    if (waste_cache_in_use(&s->cache) == wanted) {
+        /* relaxed: for people */
+        atomic_store_explicit(&control->slots_in_use, wanted, memory_order_relaxed);
+        return;
+    }
+    waste_prefault_stop(&s->prefault); /* it would fill the holes again */
+    uint32_t n = waste_cache_resize(&s->cache, out, 8);
+    for (uint32_t i = 0; i < n; i++) {
+        waste_io_release(s->io, out[i]); /* else the kernel would hold on to the pages */
+        waste_segment_punch(s->cache_fd, out[i] * control->slot_bytes, control->slot_bytes);
+    }
+    waste_count(control, WASTE_C_CACHE_SHRUNK, n);
+    atomic_store_explicit(&control->slots_in_use, waste_cache_in_use(&s->cache),
+                          memory_order_relaxed); /* for people */
+}
+
 /* ---- the loop ---- */
 
 static bool requests_waiting(const struct waste_service *s)
@@ -247,6 +332,7 @@ static bool turn(struct waste_service *s, bool stopping, int *rc)
 {
     bool any = false;
     if (!stopping) {
+        resize(s);
         any = take_demand(s, rc);
         any |= waste_embed_serve(&s->embed) > 0;
         any |= take_prefetch(s);

@@ -9,7 +9,8 @@
 #include "reader/cache.h"
 #include "reader/embed.h"
 #include "reader/fetch.h"
-#include "reader/io.h"
+#include "reader/io_drives.h"
+#include "reader/prefault.h"
 
 struct waste_service {
     struct waste_shm shm;
@@ -23,6 +24,7 @@ struct waste_service {
     struct waste_io_setup setup;
     struct waste_io *io;
     struct waste_fetch fetch;
+    struct waste_prefault prefault;
     struct waste_want *want;              /* a record of the ring, copied before it is believed */
     uint64_t bad_demands, bad_prefetches; /* records that made no sense */
     uint64_t healed_seen, heals;

@@ -98,6 +98,9 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
     X(PREFETCH_USED, "prefetch_used", READER, "of those, demanded before they were evicted")       \
     X(PREFETCH_DROPPED, "prefetch_dropped", READER,                                                \
       "predictions not read: passed, resident or no room")                                         \
+    X(PREFETCH_CANCELLED, "prefetch_cancelled", READER,                                            \
+      "predictions taken back: their layer was over before their read began")                      \
+    X(CACHE_SHRUNK, "cache_shrunk", READER, "slots given back because the budget became smaller")  \
     X(EVICTIONS, "evictions", READER, "READY slots given to another expert")                       \
     X(EMBED_ROWS, "embed_rows", READER, "embedding rows read")                                     \
     X(TOKENS, "tokens", COMPUTE, "tokens committed, prompt included")                              \
@@ -122,6 +125,17 @@ extern const struct waste_counter_info waste_counter_info[WASTE_COUNTER_COUNT];
 
 enum waste_io_mode { WASTE_IO_AUTO, WASTE_IO_URING, WASTE_IO_PREAD };
 
+/* A drive that banks lie on, as the reader found it. */
+struct waste_drive_record {
+    uint64_t dev;
+    uint64_t bytes_per_s; /* measured at that depth when the reader started; 0: not measured */
+    uint32_t depth;       /* reads in the kernel at most */
+    uint32_t files, direct_files;
+    char name[36];
+};
+_Static_assert(sizeof(struct waste_drive_record) == 64, "no padding between processes");
+enum { WASTE_DRIVE_RECORDS = 16 };
+
 /* Options every stage needs; waste-run, before ready. */
 struct waste_options {
     uint32_t threads;   /* compute workers, >= 1 */
@@ -129,7 +143,9 @@ struct waste_options {
     uint32_t verify;    /* 1: check every record's crc32 */
     uint32_t lookahead; /* experts a layer the router predicts; 0 = off */
     uint32_t ctx;       /* token positions the session segment holds */
-    uint32_t pad;
+    uint32_t io_direct; /* 1: O_DIRECT must be granted for every bank */
+    uint32_t io_depth;  /* reads in the kernel a drive; 0: as measured */
+    uint32_t mlock;     /* 1: what is mapped stays in memory */
     uint64_t
         cpus[16]; /* bit mask of CPUs for compute's workers; all zero = the inherited affinity */
 };
@@ -219,6 +235,11 @@ struct waste_control {
                                             survives its death */
     _Atomic uint32_t trunk_ready;        /* reader: trunk complete and sealed (release) */
     _Atomic uint32_t io_in_use;          /* reader: enum waste_io_mode it settled on */
+    _Atomic uint32_t io_direct;          /* reader: 1: all banks are read past the page cache */
+    _Atomic uint32_t drive_count;        /* reader: release after drive[]; 0: not known yet */
+    _Atomic uint32_t slots_wanted;       /* supervisor: slots the cache may use; 0: all */
+    _Atomic uint32_t slots_in_use;       /* reader: slots it does use */
+    struct waste_drive_record drive[WASTE_DRIVE_RECORDS];
     struct waste_options options;
     struct waste_bell reader_bell;  /* rung by compute, router, supervisor; carries the eventfd */
     struct waste_bell compute_bell; /* rung by reader, client, supervisor */

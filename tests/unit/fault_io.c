@@ -114,7 +114,17 @@ static void destroy(struct waste_io *io)
     free(io);
 }
 
-static const struct waste_io_ops ops = {queue, submit, reap, clear, destroy};
+static void release(struct waste_io *io, uint32_t slot)
+{
+    waste_io_release(self(io)->inner, slot);
+}
+
+static const struct waste_io_ops ops = {.queue = queue,
+                                        .submit = submit,
+                                        .reap = reap,
+                                        .clear = clear,
+                                        .destroy = destroy,
+                                        .release = release};
 
 static unsigned long value(const char *plan, const char *name)
 {

@@ -1,0 +1,48 @@
+#include "reader/prefault.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static void *work(void *arg)
+{
+    struct waste_prefault *p = arg;
+    const struct sched_param none = {0};
+
+    /* only what nobody else wants */
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+    for (uint32_t i = 0; i < p->slots; i++) {
+        /* relaxed: only an end, the join orders everything */
+        if (atomic_load_explicit(&p->stop, memory_order_relaxed))
+            break;
+        /* changes no byte of pages that are there; kernels before 5.14 do not know it */
+        if (madvise(p->base + i * p->slot_bytes, p->slot_bytes, MADV_POPULATE_WRITE) < 0)
+            break;
+    }
+    return NULL;
+}
+
+void waste_prefault_start(struct waste_prefault *p, uint8_t *base, uint64_t slot_bytes,
+                          uint32_t slots)
+{
+    sigset_t all, old;
+
+    p->base = base;
+    p->slot_bytes = slot_bytes;
+    p->slots = slots;
+    atomic_store_explicit(&p->stop, 0, memory_order_relaxed); /* before the thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    p->running = pthread_create(&p->thread, NULL, work, p) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void waste_prefault_stop(struct waste_prefault *p)
+{
+    if (!p->running)
+        return;
+    atomic_store_explicit(&p->stop, 1, memory_order_relaxed); /* as above */
+    pthread_join(p->thread, NULL);
+    p->running = false;
+}

@@ -1,0 +1,31 @@
+/*
+ * Memory for slots before they are needed: the first read into a slot otherwise waits until the
+ * kernel has found and cleared its pages, a millisecond for a record of a few megabytes, with the
+ * drive idle. A thread of the least priority goes ahead of the cache, over slots in the order in
+ * which an empty cache uses them.
+ */
+#ifndef WASTE_READER_PREFAULT_H
+#define WASTE_READER_PREFAULT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct waste_prefault {
+    uint8_t *base;
+    uint64_t slot_bytes;
+    uint32_t slots;
+    bool running;
+    pthread_t thread;
+    _Atomic uint32_t stop;
+};
+
+/* The first `slots` slots from `base` on. Without a thread nothing is lost but time. */
+void waste_prefault_start(struct waste_prefault *p, uint8_t *base, uint64_t slot_bytes,
+                          uint32_t slots);
+
+/* Waits for the slot at work. Twice is fine, and so is a zeroed *p. */
+void waste_prefault_stop(struct waste_prefault *p);
+
+#endif
