@@ -105,7 +105,7 @@ static void *reader_main(void *arg)
     struct forward_rig *r = arg;
     while (!r->stop) {
         uint32_t seen = waste_bell_seq(&r->shm.control->reader_bell);
-        if (!(serve_demand(r) | serve_embeddings(r)))
+        if (!((int)serve_demand(r) | (int)serve_embeddings(r)))
             waste_bell_wait(&r->shm.control->reader_bell, seen, 50000000, 0);
     }
     return NULL;
