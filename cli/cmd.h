@@ -9,6 +9,7 @@ int waste_cmd_chat(const struct waste_args *args);
 int waste_cmd_eval(const struct waste_args *args);
 int waste_cmd_words_tokenize(const struct waste_args *args);
 int waste_cmd_words_detokenize(const struct waste_args *args);
+int waste_cmd_render(const struct waste_args *args);
 int waste_cmd_bench(const struct waste_args *args);
 int waste_cmd_plan(const struct waste_args *args);
 int waste_cmd_info(const struct waste_args *args);

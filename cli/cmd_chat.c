@@ -41,9 +41,10 @@ static void show_stats(const struct chat *c)
 static int make_turn(struct chat *c, const char *line, struct waste_ids *turn)
 {
     if (c->ids.count == 0)
-        return waste_markup_first(c->e.markup, c->e.args->system_text, line, strlen(line), turn);
+        return waste_markup_first(c->e.markup, c->e.args->system_text, line, strlen(line),
+                                  waste_engine_thinks(&c->e), turn);
     return waste_markup_next(c->e.markup, c->ids.id, c->ids.count, c->generated, line, strlen(line),
-                             turn);
+                             waste_engine_thinks(&c->e), turn);
 }
 
 static void end_turn(struct chat *c, const struct waste_outcome *outcome,
@@ -72,7 +73,8 @@ static int say(struct chat *c, const struct waste_ids *turn)
     waste_engine_sampling(&c->e, &sampling);
     if (waste_ids_append(&c->ids, turn->id, turn->count) != 0)
         return waste_fail(1, "out of memory");
-    waste_output_init(&output, c->e.tokenizer, c->e.args->think, turn->id, turn->count);
+    waste_output_init(&output, c->e.tokenizer, c->e.args->think == WASTE_THINK_SHOW, turn->id,
+                      turn->count);
     output.to_stdout = true;
     struct waste_request_spec spec = {
         .ids = turn->id,

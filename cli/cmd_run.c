@@ -50,7 +50,8 @@ static int generate(struct waste_engine *e, const struct waste_ids *prompt)
     struct waste_error err;
 
     waste_engine_sampling(e, &sampling);
-    waste_output_init(&output, e->tokenizer, a->think, prompt->id, prompt->count);
+    waste_output_init(&output, e->tokenizer, a->think == WASTE_THINK_SHOW, prompt->id,
+                      prompt->count);
     output.to_stdout = !a->json;
     output.live = !a->quiet && isatty(STDERR_FILENO) && (a->json || !isatty(STDOUT_FILENO));
     struct waste_request_spec spec = {

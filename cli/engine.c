@@ -67,7 +67,18 @@ static int open_words(struct waste_engine *e, bool optional, struct waste_error 
         rc = check_words(e, err);
     if (rc == 0)
         rc = waste_markup_open(e->dir, e->tokenizer, e->args->raw, &e->markup, err);
+    uint32_t think = e->args->think;
+    if (rc == 0 && (think == WASTE_THINK_SHOW || think == WASTE_THINK_HIDE) &&
+        !waste_markup_can_think(e->markup))
+        return waste_error_set(err, -EINVAL,
+                               "option --think: this model's chat format has no thinking");
     return rc;
+}
+
+bool waste_engine_thinks(const struct waste_engine *e)
+{
+    return e->args->think == WASTE_THINK_DEFAULT ? waste_markup_thinks(e->markup)
+                                                 : e->args->think != WASTE_THINK_OFF;
 }
 
 int waste_engine_load(struct waste_engine *e, const struct waste_args *args, bool words_optional)

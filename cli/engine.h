@@ -50,6 +50,9 @@ void waste_engine_finish(struct waste_engine *e);
 /* The sampling that the options ask for. */
 void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *out);
 
+/* Does a reply begin with thinking? --think, else as the model's format has it. */
+bool waste_engine_thinks(const struct waste_engine *e);
+
 /* One line on stderr. Returns code. */
 int waste_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

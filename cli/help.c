@@ -40,6 +40,13 @@ static const struct {
     [WASTE_CMD_DETOKENIZE] =
         {"Writes the very bytes of token ids, control tokens as their texts.\n",
          "  waste-run detokenize models/demo.waste 312,331,274\n"},
+    [WASTE_CMD_RENDER] =
+        {"Shows what a conversation becomes: FILE holds it as OpenAI's API has it (messages with\n"
+         "roles, content parts, reasoning_content, tool_calls, tool results; tools, tool_choice,\n"
+         "response_format, thinking, thinking_effort). In Kimi K3's format, or in MODEL's own.\n",
+         "  waste-run render conversation.json\n"
+         "  waste-run render - --segments < conversation.json\n"
+         "  waste-run render conversation.json models/demo.waste --ids\n"},
     [WASTE_CMD_BENCH] =
         {"Measures prefill and decode apart. --step feeds given ids through decode one at a time,\n"
          "so that two engines can be compared on the same routing.\n",

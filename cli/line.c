@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include "cli/detokenizer.h"
 #include "cli/signals.h"
+#include "cli/text.h"
 
 struct waste_line {
     EditLine *edit; /* NULL: no terminal */

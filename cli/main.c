@@ -13,6 +13,7 @@ static int (*const commands[WASTE_COMMAND_COUNT])(const struct waste_args *args)
     [WASTE_CMD_EVAL] = waste_cmd_eval,
     [WASTE_CMD_TOKENIZE] = waste_cmd_words_tokenize,
     [WASTE_CMD_DETOKENIZE] = waste_cmd_words_detokenize,
+    [WASTE_CMD_RENDER] = waste_cmd_render,
     [WASTE_CMD_BENCH] = waste_cmd_bench,
     [WASTE_CMD_PLAN] = waste_cmd_plan,
     [WASTE_CMD_INFO] = waste_cmd_info,

@@ -5,77 +5,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/detokenizer.h"
+#include "cli/closing.h"
+#include "cli/render.h"
 
-enum { CHAT_JSON_BYTES = 1 << 20 };
+enum { CHAT_JSON_BYTES = 1 << 20, FILE_ROLES = WASTE_ROLE_TOOL };
 
-/* The texts of a format: for each role what goes before and after; `open` begins a reply. */
+static const char *const role_name[FILE_ROLES] = {"system", "user", "assistant"};
+
+/* What a chat.json says: for each role what goes before and after; `open` begins a reply. */
 struct format {
-    const char *around[WASTE_ROLE_COUNT][2];
-    const char *open;
+    char *around[FILE_ROLES][2];
+    char *open;
 };
-
-static const struct format xtml = {
-    {{"<|open|>message role=\"system\"<|sep|>", "<|close|>message<|sep|><|end_of_msg|>"},
-     {"<|open|>message role=\"user\"<|sep|>", "<|close|>message<|sep|><|end_of_msg|>"},
-     {"<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>",
-      "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"}},
-    "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>",
-};
-static const char xtml_end_of_thinking[] = "<|close|>think<|sep|><|open|>response<|sep|>";
-
-static const struct format chatml = {
-    {{"<|im_system|>system<|im_middle|>", "<|im_end|>"},
-     {"<|im_user|>user<|im_middle|>", "<|im_end|>"},
-     {"<|im_assistant|>assistant<|im_middle|>", "<|im_end|>"}},
-    "<|im_assistant|>assistant<|im_middle|>",
-};
-
-static const struct format raw_format = {{{"", ""}, {"", ""}, {"", ""}}, ""};
-
-static const char *const role_name[WASTE_ROLE_COUNT] = {"system", "user", "assistant"};
 
 struct waste_markup {
     const struct waste_tokenizer *tokenizer;
     enum waste_markup_kind kind;
-    struct waste_ids around[WASTE_ROLE_COUNT][2], open;
-    struct waste_ids end_of_thinking; /* from there to where the assistant's suffix closes the
-                                         response; empty: the format has no such thing */
+    bool thinks;
+    int64_t end; /* the format's own end of a reply, or -1 */
+    struct format file;
+    struct waste_ids suffix; /* FILE: of the assistant */
 };
 
-/* The format in ids. */
-static int translate(struct waste_markup *m, const struct format *format)
-{
-    const struct waste_tokenizer *t = m->tokenizer;
-    int64_t close = waste_tokenizer_special(t, "<|close|>");
-    const struct waste_ids *suffix = &m->around[WASTE_ROLE_ASSISTANT][1];
-    int ret = waste_tokenizer_encode_markup(t, format->open, strlen(format->open), &m->open);
-
-    for (int role = 0; role < WASTE_ROLE_COUNT; role++)
-        for (int side = 0; side < 2 && ret == 0; side++)
-            ret = waste_tokenizer_encode_markup(t, format->around[role][side],
-                                                strlen(format->around[role][side]),
-                                                &m->around[role][side]);
-    if (ret == 0 && suffix->count > 0 && suffix->id[0] == close)
-        ret = waste_tokenizer_encode_markup(t, xtml_end_of_thinking, strlen(xtml_end_of_thinking),
-                                            &m->end_of_thinking);
-    return ret;
-}
-
-static int read_string(const json_t *value, const char *field, const char **out,
-                       struct waste_error *err)
+static int read_string(const json_t *value, const char *field, char **out, struct waste_error *err)
 {
     if (!json_is_string(value))
         return waste_error_set(err, -EINVAL, "chat.json: %s: %s", field,
                                value == NULL ? "missing" : "not a string");
-    *out = json_string_value(value);
-    return 0;
+    *out = strdup(json_string_value(value));
+    return *out != NULL ? 0 : waste_error_set(err, -ENOMEM, "chat.json: out of memory");
 }
 
-/* The strings belong to `root`. */
 static int read_format(const json_t *root, struct format *format, struct waste_error *err)
 {
-    for (int role = 0; role < WASTE_ROLE_COUNT; role++) {
+    for (int role = 0; role < FILE_ROLES; role++) {
         const json_t *pair = json_object_get(root, role_name[role]);
 
         if (!json_is_array(pair) || json_array_size(pair) != 2)
@@ -94,7 +57,6 @@ static int read_format(const json_t *root, struct format *format, struct waste_e
 /* 1: done; 0: there is no chat.json. */
 static int open_file(struct waste_markup *m, const char *dir, struct waste_error *err)
 {
-    struct format format;
     json_error_t why;
     json_t *root = NULL;
     char *text = NULL;
@@ -104,40 +66,96 @@ static int open_file(struct waste_markup *m, const char *dir, struct waste_error
     if (ret < 0)
         return ret == -ENOENT ? 0 : ret;
     root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
-    if (!json_is_object(root)) {
+    if (!json_is_object(root))
         ret = waste_error_set(err, -EINVAL, "chat.json: line %d: %s", root ? 1 : why.line,
                               root ? "not an object" : why.text);
-        goto out;
-    }
-    if ((ret = read_format(root, &format, err)) < 0)
-        goto out;
-    m->kind = WASTE_MARKUP_FILE;
-    ret = translate(m, &format);
-    ret = ret < 0 ? waste_error_set(err, ret, "chat.json: out of memory") : 1;
-out:
+    else
+        ret = read_format(root, &m->file, err);
     json_decref(root);
     free(text);
-    return ret;
+    return ret < 0 ? ret : 1;
 }
 
-static int open_built_in(struct waste_markup *m, bool raw, struct waste_error *err)
+static bool has(const struct waste_markup *m, const char *special)
 {
-    const struct format *format = &raw_format;
+    return waste_tokenizer_special(m->tokenizer, special) >= 0;
+}
 
-    if (!raw && waste_tokenizer_special(m->tokenizer, "<|open|>") >= 0 &&
-        waste_tokenizer_special(m->tokenizer, "<|close|>") >= 0 &&
-        waste_tokenizer_special(m->tokenizer, "<|sep|>") >= 0) {
-        m->kind = WASTE_MARKUP_XTML;
-        format = &xtml;
-    } else if (!raw && waste_tokenizer_special(m->tokenizer, "<|im_user|>") >= 0 &&
-               waste_tokenizer_special(m->tokenizer, "<|im_middle|>") >= 0 &&
-               waste_tokenizer_special(m->tokenizer, "<|im_end|>") >= 0) {
-        m->kind = WASTE_MARKUP_CHATML;
-        format = &chatml;
+/* The format that the special tokens stand for. */
+static enum waste_markup_kind built_in(const struct waste_markup *m)
+{
+    if (has(m, "<|open|>") && has(m, "<|close|>") && has(m, "<|sep|>"))
+        return WASTE_MARKUP_XTML;
+    if (has(m, "<|im_user|>") && has(m, "<|im_middle|>") && has(m, "<|im_end|>"))
+        return WASTE_MARKUP_CHATML;
+    return WASTE_MARKUP_RAW;
+}
+
+/* A message of words, in a built-in format. */
+static void render_words(enum waste_markup_kind kind, enum waste_role role, const char *text,
+                         size_t bytes, struct waste_segments *out)
+{
+    struct waste_part part = {.text = {text, bytes}};
+    struct waste_message message = {.role = role, .parts = &part, .part_count = bytes > 0};
+
+    if (kind == WASTE_MARKUP_XTML)
+        waste_render_xtml_message(&message, false, out);
+    else
+        waste_render_chatml_message(&message, out);
+}
+
+static bool is_text(const struct waste_segments *s, const char *a, const char *b)
+{
+    size_t first = strlen(a);
+
+    return s->error == 0 && s->text.bytes == first + strlen(b) &&
+           memcmp(s->text.data, a, first) == 0 && memcmp(s->text.data + first, b, strlen(b)) == 0;
+}
+
+/* Does the file say what the built-in format does? Then *thinks is what its `open` does. */
+static bool same_as(const struct waste_markup *m, enum waste_markup_kind kind, bool *thinks)
+{
+    const struct format *f = &m->file;
+    struct waste_segments s = {0};
+    bool same = kind != WASTE_MARKUP_RAW;
+
+    for (int role = 0; role < FILE_ROLES && same; role++) {
+        render_words(kind, (enum waste_role)role, NULL, 0, &s);
+        same = is_text(&s, f->around[role][0], f->around[role][1]);
+        waste_segments_finish(&s);
     }
-    if (translate(m, format) < 0)
-        return waste_error_set(err, -ENOMEM, "chat markup: out of memory");
-    return 0;
+    for (int thinking = 0; thinking < 2 && same; thinking++) {
+        if (kind == WASTE_MARKUP_XTML)
+            waste_render_xtml_reply(thinking, &s);
+        else
+            waste_render_chatml_reply(&s);
+        *thinks = kind == WASTE_MARKUP_XTML && thinking;
+        bool found = is_text(&s, f->open, "");
+        waste_segments_finish(&s);
+        if (found)
+            return true;
+    }
+    return false;
+}
+
+/* The format's own end of a reply: the last special token of an assistant's message. */
+static int find_end(struct waste_markup *m)
+{
+    int ret = 0;
+
+    m->end = -1;
+    if (m->kind == WASTE_MARKUP_XTML)
+        m->end = waste_tokenizer_special(m->tokenizer, "<|end_of_msg|>");
+    if (m->kind == WASTE_MARKUP_CHATML)
+        m->end = waste_tokenizer_special(m->tokenizer, "<|im_end|>");
+    if (m->kind != WASTE_MARKUP_FILE)
+        return 0;
+    const char *text = m->file.around[WASTE_ROLE_ASSISTANT][1];
+    ret = waste_tokenizer_encode_markup(m->tokenizer, text, strlen(text), &m->suffix);
+    for (size_t i = m->suffix.count; i-- > 0 && m->end < 0;)
+        if (waste_tokenizer_is_special(m->tokenizer, m->suffix.id[i]))
+            m->end = m->suffix.id[i];
+    return ret;
 }
 
 int waste_markup_open(const char *dir, const struct waste_tokenizer *tokenizer, bool raw,
@@ -149,11 +167,17 @@ int waste_markup_open(const char *dir, const struct waste_tokenizer *tokenizer, 
     if (m == NULL)
         return waste_error_set(err, -ENOMEM, "chat markup: out of memory");
     m->tokenizer = tokenizer;
-    m->kind = WASTE_MARKUP_RAW;
-    if (!raw)
+    if (!raw) {
+        m->kind = built_in(m);
+        m->thinks = m->kind == WASTE_MARKUP_XTML;
         ret = open_file(m, dir, err);
-    if (ret == 0)
-        ret = open_built_in(m, raw, err);
+    }
+    if (ret > 0 && !same_as(m, m->kind, &m->thinks)) {
+        m->kind = WASTE_MARKUP_FILE;
+        m->thinks = false;
+    }
+    if (ret >= 0 && find_end(m) < 0)
+        ret = waste_error_set(err, -ENOMEM, "chat markup: out of memory");
     if (ret < 0) {
         waste_markup_destroy(m);
         return ret;
@@ -166,12 +190,22 @@ void waste_markup_destroy(struct waste_markup *m)
 {
     if (m == NULL)
         return;
-    for (int role = 0; role < WASTE_ROLE_COUNT; role++)
+    for (int role = 0; role < FILE_ROLES; role++)
         for (int side = 0; side < 2; side++)
-            waste_ids_finish(&m->around[role][side]);
-    waste_ids_finish(&m->open);
-    waste_ids_finish(&m->end_of_thinking);
+            free(m->file.around[role][side]);
+    free(m->file.open);
+    waste_ids_finish(&m->suffix);
     free(m);
+}
+
+bool waste_markup_thinks(const struct waste_markup *m)
+{
+    return m->thinks;
+}
+
+bool waste_markup_can_think(const struct waste_markup *m)
+{
+    return m->kind == WASTE_MARKUP_XTML;
 }
 
 enum waste_markup_kind waste_markup_kind(const struct waste_markup *m)
@@ -179,37 +213,127 @@ enum waste_markup_kind waste_markup_kind(const struct waste_markup *m)
     return m->kind;
 }
 
-static int append(struct waste_ids *out, const struct waste_ids *more, size_t from)
+/* ---- conversations ---- */
+
+static void render_message(const struct waste_markup *m, enum waste_role role, const char *text,
+                           size_t bytes, struct waste_segments *out)
 {
-    return from < more->count ? waste_ids_append(out, more->id + from, more->count - from) : 0;
+    if (m->kind == WASTE_MARKUP_XTML || m->kind == WASTE_MARKUP_CHATML) {
+        render_words(m->kind, role, text, bytes, out);
+        return;
+    }
+    if (m->kind == WASTE_MARKUP_FILE)
+        waste_segments_markup(out, m->file.around[role][0]);
+    waste_segments_add(out, false, text, bytes);
+    if (m->kind == WASTE_MARKUP_FILE)
+        waste_segments_markup(out, m->file.around[role][1]);
+}
+
+static void render_reply(const struct waste_markup *m, bool thinking, struct waste_segments *out)
+{
+    if (m->kind == WASTE_MARKUP_XTML)
+        waste_render_xtml_reply(thinking, out);
+    else if (m->kind == WASTE_MARKUP_CHATML)
+        waste_render_chatml_reply(out);
+    else if (m->kind == WASTE_MARKUP_FILE)
+        waste_segments_markup(out, m->file.open);
+}
+
+/* What the conversation has that prefixes and suffixes have no place for, or NULL. */
+static const char *not_for_file(const struct waste_conversation *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const struct waste_message *m = &c->messages[i];
+        const char *what = m->role == WASTE_ROLE_TOOL || m->call_count > 0 || m->tools != NULL
+                               ? "tools"
+                           : m->name.bytes > 0      ? "name"
+                           : m->reasoning.bytes > 0 ? "reasoning"
+                                                    : NULL;
+        if (what != NULL)
+            return what;
+    }
+    return c->tools != NULL             ? "tools"
+           : c->tool_choice != NULL     ? "tool_choice"
+           : c->response_format != NULL ? "response_format"
+           : c->effort != NULL          ? "thinking_effort"
+                                        : NULL;
+}
+
+/* chat.json or none. */
+static int render_plain(const struct waste_markup *m, const struct waste_conversation *c,
+                        struct waste_segments *out, struct waste_error *err)
+{
+    const char *too_much = not_for_file(c);
+
+    if (too_much != NULL)
+        return waste_error_set(err, -EINVAL, "%s: this model's chat format has none", too_much);
+    for (size_t i = 0; i < c->count; i++) {
+        enum waste_role role = c->messages[i].role;
+
+        if (m->kind == WASTE_MARKUP_FILE)
+            waste_segments_markup(out, m->file.around[role][0]);
+        waste_render_content(&c->messages[i], out);
+        if (m->kind == WASTE_MARKUP_FILE)
+            waste_segments_markup(out, m->file.around[role][1]);
+    }
+    if (c->reply)
+        render_reply(m, false, out);
+    return 0;
+}
+
+int waste_markup_render(const struct waste_markup *m, const struct waste_conversation *c,
+                        struct waste_segments *out, struct waste_error *err)
+{
+    int ret = 0;
+
+    if (m == NULL || m->kind == WASTE_MARKUP_XTML)
+        waste_render_xtml(c, out);
+    else if (m->kind == WASTE_MARKUP_CHATML)
+        ret = waste_render_chatml(c, out, err);
+    else
+        ret = render_plain(m, c, out, err);
+    return ret == 0 && out->error != 0 ? waste_error_set(err, out->error, "out of memory") : ret;
+}
+
+static int encode_and_finish(const struct waste_markup *m, struct waste_segments *s,
+                             struct waste_ids *out)
+{
+    int ret = waste_segments_encode(s, m->tokenizer, out);
+
+    waste_segments_finish(s);
+    return ret;
 }
 
 int waste_markup_message(const struct waste_markup *m, enum waste_role role, const char *text,
                          size_t bytes, struct waste_ids *out)
 {
-    int ret = append(out, &m->around[role][0], 0);
+    struct waste_segments s = {0};
 
-    if (ret == 0)
-        ret = waste_tokenizer_encode(m->tokenizer, text, bytes, out);
-    return ret == 0 ? append(out, &m->around[role][1], 0) : ret;
+    render_message(m, role, text, bytes, &s);
+    return encode_and_finish(m, &s, out);
 }
 
-int waste_markup_reply(const struct waste_markup *m, struct waste_ids *out)
+int waste_markup_reply(const struct waste_markup *m, bool thinking, struct waste_ids *out)
 {
-    return append(out, &m->open, 0);
+    struct waste_segments s = {0};
+
+    render_reply(m, thinking, &s);
+    return encode_and_finish(m, &s, out);
 }
 
 int waste_markup_first(const struct waste_markup *m, const char *system, const char *user,
-                       size_t user_bytes, struct waste_ids *out)
+                       size_t user_bytes, bool thinking, struct waste_ids *out)
 {
-    int ret = 0;
+    struct waste_segments s = {0};
 
     if (system != NULL)
-        ret = waste_markup_message(m, WASTE_ROLE_SYSTEM, system, strlen(system), out);
-    if (ret == 0)
-        ret = waste_markup_message(m, WASTE_ROLE_USER, user, user_bytes, out);
-    return ret == 0 ? waste_markup_reply(m, out) : ret;
+        render_message(m, WASTE_ROLE_SYSTEM, system, strlen(system), &s);
+    render_message(m, WASTE_ROLE_USER, user, user_bytes, &s);
+    render_reply(m, thinking, &s);
+    return encode_and_finish(m, &s, out);
 }
+
+/* ---- the end of a reply ---- */
 
 /* The most of `closing` that ids[0 .. count) ends with. */
 static size_t overlap(const uint32_t *ids, size_t count, const struct waste_ids *closing)
@@ -221,66 +345,50 @@ static size_t overlap(const uint32_t *ids, size_t count, const struct waste_ids 
     return n;
 }
 
-/* Was the reply at the end of ids[0 .. count) cut off while it was thinking? */
-static bool thinking(const struct waste_markup *m, const uint32_t *ids, size_t count)
-{
-    struct waste_detokenizer d;
-
-    waste_detok_init(&d, m->tokenizer, 0);
-    waste_detok_prompt(&d, ids, count);
-    return d.depth > 0 && d.depth <= WASTE_DETOK_DEPTH &&
-           d.stack[d.depth - 1] == WASTE_CHANNEL_THINK;
-}
-
-/* What is missing of the end of the reply. */
-static int close_reply(const struct waste_markup *m, const uint32_t *ids, size_t count,
+int waste_markup_close(const struct waste_markup *m, const uint32_t *ids, size_t count,
                        size_t generated, struct waste_ids *out)
 {
-    const struct waste_ids *suffix = &m->around[WASTE_ROLE_ASSISTANT][1];
-    const uint32_t *reply = generated > 0 ? ids + count - generated : NULL;
-    struct waste_ids all = {0};
-    size_t have = overlap(reply, generated, suffix), have_all;
-    int ret;
+    struct waste_parser r;
+    size_t have;
 
-    if (m->end_of_thinking.count == 0)
-        return append(out, suffix, have);
-    ret = append(&all, &m->end_of_thinking, 0);
-    if (ret == 0)
-        ret = append(&all, suffix, 0);
-    if (ret == 0) {
-        have_all = overlap(reply, generated, &all);
-        /* both begin with <|close|>: a reply cut off just there tells by what it was in */
-        if (have_all > have || (have_all == have && thinking(m, ids, count)))
-            ret = append(out, &all, have_all);
-        else
-            ret = append(out, suffix, have);
+    if (m->kind == WASTE_MARKUP_FILE) {
+        have = overlap(ids + count - generated, generated, &m->suffix);
+        return have < m->suffix.count
+                   ? waste_ids_append(out, m->suffix.id + have, m->suffix.count - have)
+                   : 0;
     }
-    waste_ids_finish(&all);
-    return ret;
+    if (m->kind == WASTE_MARKUP_RAW)
+        return 0;
+    waste_parser_init(&r, m->tokenizer, NULL, NULL);
+    waste_parser_prompt(&r, ids, count - generated);
+    waste_parser_add(&r, ids + count - generated, generated);
+    return m->kind == WASTE_MARKUP_XTML ? waste_closing_xtml(&r, ids, count, out)
+                                        : waste_closing_chatml(&r, out);
 }
 
 int waste_markup_next(const struct waste_markup *m, const uint32_t *ids, size_t count,
-                      size_t generated, const char *user, size_t user_bytes, struct waste_ids *out)
+                      size_t generated, const char *user, size_t user_bytes, bool thinking,
+                      struct waste_ids *out)
 {
-    int ret = close_reply(m, ids, count, generated, out);
+    struct waste_segments s = {0};
+    int ret = waste_markup_close(m, ids, count, generated, out);
 
-    if (ret == 0)
-        ret = waste_markup_message(m, WASTE_ROLE_USER, user, user_bytes, out);
-    return ret == 0 ? waste_markup_reply(m, out) : ret;
+    render_message(m, WASTE_ROLE_USER, user, user_bytes, &s);
+    render_reply(m, thinking, &s);
+    if (ret < 0) {
+        waste_segments_finish(&s);
+        return ret;
+    }
+    return encode_and_finish(m, &s, out);
 }
 
 uint32_t waste_markup_eos(const struct waste_markup *m, const struct waste_config *config,
                           uint32_t eos[WASTE_MAX_EOS])
 {
-    const struct waste_ids *suffix = &m->around[WASTE_ROLE_ASSISTANT][1];
     uint32_t count = 0;
 
-    /* ours first: it must not be what a long list crowds out */
-    for (size_t i = suffix->count; i-- > 0;)
-        if (waste_tokenizer_is_special(m->tokenizer, suffix->id[i])) {
-            eos[count++] = suffix->id[i];
-            break;
-        }
+    if (m->end >= 0) /* ours first: it must not be what a long list crowds out */
+        eos[count++] = (uint32_t)m->end;
     for (uint32_t i = 0; i < config->eos_count && i < WASTE_MAX_EOS; i++)
         if (count < WASTE_MAX_EOS && (count == 0 || config->eos[i] != eos[0]))
             eos[count++] = config->eos[i];

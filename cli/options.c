@@ -55,14 +55,19 @@ const char *waste_args_nearest(const char *word, const char *const *names, size_
     return best;
 }
 
-static const struct waste_option *find_option(const char *name, size_t length)
+/* Of several options with this name, the command's own. */
+static const struct waste_option *find_option(enum waste_command command, const char *name,
+                                              size_t length)
 {
+    const struct waste_option *found = NULL;
+
     for (size_t i = 0; i < waste_option_count; i++) {
         const struct waste_option *o = &waste_option_table[i];
-        if (strlen(o->name) == length && memcmp(o->name, name, length) == 0)
-            return o;
+        if (strlen(o->name) == length && memcmp(o->name, name, length) == 0 &&
+            (found == NULL || (o->commands >> command & 1)))
+            found = o;
     }
-    return NULL;
+    return found;
 }
 
 static int unknown_option(const char *argument, size_t length, FILE *err)
@@ -96,19 +101,28 @@ static int out_of_range(const struct waste_option *o, const char *value, FILE *e
     return 2;
 }
 
-static int set_io(const struct waste_option *o, uint32_t *out, const char *value, FILE *err)
+/* The words that are allowed are those of `argument`, with | between them. */
+static int set_choice(const struct waste_option *o, uint32_t *out, const char *value, FILE *err)
 {
-    static const char *const names[] = {"auto", "uring", "pread"};
+    char list[80] = "is none of ";
+    size_t at = strlen(list);
+    uint32_t which = 0;
 
-    for (uint32_t i = 0; i < 3; i++) {
-        if (strcmp(value, names[i]) == 0) {
-            *out = i; /* the order of enum waste_io_mode */
+    for (const char *word = o->argument; word != NULL; which++) {
+        size_t length = strcspn(word, "|");
+
+        if (strlen(value) == length && memcmp(word, value, length) == 0) {
+            *out = (uint32_t)o->min + which;
             return 0;
         }
+        at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%.*s", which > 0 ? ", " : "",
+                               (int)length, word);
+        word = word[length] == '|' ? word + length + 1 : NULL;
     }
-    return bad_value(o, value, "is none of auto, uring, pread", err);
+    return bad_value(o, value, list, err);
 }
-_Static_assert(WASTE_IO_AUTO == 0 && WASTE_IO_URING == 1 && WASTE_IO_PREAD == 2, "set_io");
+_Static_assert(WASTE_IO_AUTO == 0 && WASTE_IO_URING == 1 && WASTE_IO_PREAD == 2, "--io");
+_Static_assert(WASTE_THINK_SHOW == 1 && WASTE_THINK_HIDE == 2 && WASTE_THINK_OFF == 3, "--think");
 
 /* Numbers of every kind. */
 static int set_number(void *field, const struct waste_option *o, const char *value, FILE *err)
@@ -157,8 +171,8 @@ static int set_value(struct waste_args *args, const struct waste_option *o, cons
     case WASTE_OPT_STRING:
         *(const char **)field = value;
         return 0;
-    case WASTE_OPT_IO:
-        return set_io(o, field, value, err);
+    case WASTE_OPT_CHOICE:
+        return set_choice(o, field, value, err);
     case WASTE_OPT_CPUS:
         if (waste_units_parse_cpus(value, field, WASTE_CPU_WORDS) != 0)
             return bad_value(o, value, "is no list of CPUs (for example 0-3,8)", err);
@@ -188,7 +202,7 @@ static int parse_option(struct waste_args *args, int argc, char **argv, int *at,
     const char *argument = argv[*at];
     const char *equals = argument[1] == '-' ? strchr(argument, '=') : NULL;
     size_t length = equals != NULL ? (size_t)(equals - argument) : strlen(argument);
-    const struct waste_option *o = find_option(argument, length);
+    const struct waste_option *o = find_option(args->command, argument, length);
 
     if (o == NULL)
         return unknown_option(argument, length, err);

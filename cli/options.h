@@ -17,6 +17,7 @@
     X(EVAL, "eval", "MODEL [TEXT | -]", 1, 2, "next-token probabilities and logits of a text")     \
     X(TOKENIZE, "tokenize", "MODEL [TEXT | -]", 0, 2, "text to token ids")                         \
     X(DETOKENIZE, "detokenize", "MODEL [IDS | -]", 0, 2, "token ids to text")                      \
+    X(RENDER, "render", "FILE|- [MODEL]", 1, 2, "what a conversation becomes in chat markup")      \
     X(BENCH, "bench", "MODEL", 1, 1, "measure prefill and decode")                                 \
     X(PLAN, "plan", "MODEL", 1, 1, "what a budget pays for, without starting anything")            \
     X(INFO, "info", "MODEL", 1, 1, "what a container holds")                                       \
@@ -33,6 +34,14 @@ enum waste_command { WASTE_COMMANDS(WASTE_X) WASTE_COMMAND_COUNT };
 
 enum { WASTE_CPU_WORDS = 16 };
 #define WASTE_LOOKAHEAD_DEFAULT UINT32_MAX
+
+/* The thinking of a model whose chat format has it. */
+enum waste_think {
+    WASTE_THINK_DEFAULT, /* as the format has it */
+    WASTE_THINK_SHOW,
+    WASTE_THINK_HIDE, /* it thinks, unseen */
+    WASTE_THINK_OFF,  /* it answers at once */
+};
 
 struct waste_args {
     enum waste_command command;
@@ -58,7 +67,8 @@ struct waste_args {
     uint32_t *ids; /* --ids; malloc'd */
     const char *ids_text;
     uint32_t ids_count;
-    bool raw, ignore_eos, think;
+    bool raw, ignore_eos;
+    uint32_t think; /* enum waste_think */
     const char *system_text;
     uint32_t hang_seconds;
 
@@ -68,6 +78,8 @@ struct waste_args {
 
     const char *model_path, *tokenizer_path; /* tokenize, detokenize */
     bool markup, jsonl;
+
+    bool segments, show_ids; /* render */
 
     uint32_t pid; /* ps, stats, ...; 0: the only one */
 

@@ -13,7 +13,7 @@ enum waste_option_kind {
     WASTE_OPT_FLOAT, /* double */
     WASTE_OPT_SIZE,  /* u64 bytes */
     WASTE_OPT_STRING,
-    WASTE_OPT_IO,
+    WASTE_OPT_CHOICE, /* u32: min + which of `argument`'s words, a|b|c */
     WASTE_OPT_CPUS,
     WASTE_OPT_IDS,
 };

@@ -5,56 +5,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_MAX = 64 << 20 }; /* of a prompt from stdin */
+enum { TEXT_MAX = 64 << 20 }; /* of a text from a file or stdin */
 
-static int read_stdin(char **out, size_t *out_bytes)
+int waste_prompt_read(const char *path, struct waste_text *out)
 {
-    size_t room = 1 << 16, bytes = 0;
-    char *text = malloc(room);
+    bool is_stdin = strcmp(path, "-") == 0;
+    FILE *f = is_stdin ? stdin : fopen(path, "rbe");
+    char block[1 << 16];
+    size_t n;
+    int rc = 0;
 
-    while (text != NULL && bytes <= TEXT_MAX) {
-        if (bytes + 1 >= room) {
-            room *= 2;
-            char *more = realloc(text, room);
-            if (more == NULL)
-                break;
-            text = more;
-        }
-        size_t n = fread(text + bytes, 1, room - bytes - 1, stdin);
-        if (n == 0) {
-            if (ferror(stdin) || text == NULL)
-                break;
-            text[bytes] = '\0';
-            *out = text;
-            *out_bytes = bytes;
-            return 0;
-        }
-        bytes += n;
-    }
-    free(text);
-    if (bytes > TEXT_MAX)
-        return waste_fail(2, "stdin: more than %d bytes", TEXT_MAX);
-    return waste_fail(1, "stdin: %s", strerror(errno));
+    if (f == NULL)
+        return waste_fail(2, "cannot read %s: %s", path, strerror(errno));
+    do {
+        n = fread(block, 1, sizeof(block), f);
+        if (waste_text_add(out, block, n) != 0)
+            rc = waste_fail(1, "out of memory");
+        else if (out->bytes > TEXT_MAX)
+            rc = waste_fail(2, "%s: more than %d bytes", is_stdin ? "stdin" : path, TEXT_MAX);
+    } while (rc == 0 && n > 0);
+    if (rc == 0 && ferror(f))
+        rc = waste_fail(1, "cannot read %s: %s", is_stdin ? "stdin" : path, strerror(errno));
+    if (!is_stdin)
+        fclose(f);
+    return rc;
 }
 
-static int take_text(const struct waste_args *args, char **out, size_t *out_bytes)
+static int take_text(const struct waste_args *args, struct waste_text *out)
 {
     const char *given = args->positional_count > 1 ? args->positional[1] : NULL;
 
     if (given == NULL || strcmp(given, "-") == 0)
-        return read_stdin(out, out_bytes);
-    *out = strdup(given);
-    if (*out == NULL)
-        return waste_fail(1, "out of memory");
-    *out_bytes = strlen(given);
-    return 0;
+        return waste_prompt_read("-", out);
+    return waste_text_add(out, given, strlen(given)) == 0 ? 0 : waste_fail(1, "out of memory");
 }
 
 int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
 {
     const struct waste_args *a = e->args;
-    char *text = NULL;
-    size_t bytes = 0;
+    struct waste_text text = {0};
 
     if (a->ids != NULL) {
         if (a->positional_count > 1)
@@ -62,17 +51,15 @@ int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
         return waste_ids_append(out, a->ids, a->ids_count) == 0 ? 0
                                                                 : waste_fail(1, "out of memory");
     }
-    int rc = take_text(a, &text, &bytes);
-    if (rc != 0)
-        return rc;
+    int rc = take_text(a, &text);
     /* the newline that ends a file or an echo is not part of a question */
-    if (!a->raw && bytes > 0 && text[bytes - 1] == '\n')
-        bytes--;
-    if (bytes == 0) {
-        free(text);
-        return waste_fail(2, "the prompt is empty");
-    }
-    rc = waste_markup_first(e->markup, a->system_text, text, bytes, out);
-    free(text);
-    return rc == 0 ? 0 : waste_fail(1, "out of memory");
+    if (!a->raw && text.bytes > 0 && text.data[text.bytes - 1] == '\n')
+        text.bytes--;
+    if (rc == 0 && text.bytes == 0)
+        rc = waste_fail(2, "the prompt is empty");
+    if (rc == 0 && waste_markup_first(e->markup, a->system_text, text.data, text.bytes,
+                                      waste_engine_thinks(e), out) != 0)
+        rc = waste_fail(1, "out of memory");
+    waste_text_finish(&text);
+    return rc;
 }

@@ -11,4 +11,7 @@
  */
 int waste_prompt_make(struct waste_engine *e, struct waste_ids *out);
 
+/* Appends a whole file, or stdin for "-". 0 or an exit code, with a line on stderr. */
+int waste_prompt_read(const char *path, struct waste_text *out);
+
 #endif

@@ -139,7 +139,10 @@ static void help_shows_every_option(void **state)
             const struct waste_option *o = &waste_option_table[i];
             char row[64];
             snprintf(row, sizeof(row), "\n  %s ", o->name);
-            bool belongs = c == WASTE_COMMAND_COUNT || (o->commands >> c & 1);
+            bool belongs = c == WASTE_COMMAND_COUNT;
+            for (size_t k = 0; k < waste_option_count; k++) /* two may have one name */
+                belongs |= strcmp(waste_option_table[k].name, o->name) == 0 &&
+                           (waste_option_table[k].commands >> c & 1);
             if (o->help != NULL)
                 assert_int_equal(strstr(text, row) != NULL, belongs);
         }

@@ -294,7 +294,8 @@ static void the_first_turn_is_what_the_model_was_trained_on(void **state)
         struct waste_ids want = ids_of(json_object_get(item, "ids")), got = {0};
 
         if (!json_is_true(json_object_get(item, "thinking")) && strncmp(question, "raw:", 4) != 0) {
-            assert_int_equal(waste_markup_first(chat, NULL, question, strlen(question), &got), 0);
+            assert_int_equal(
+                waste_markup_first(chat, NULL, question, strlen(question), false, &got), 0);
             assert_ids(&got, want.id, want.count);
             compared++;
         }
@@ -313,8 +314,9 @@ static void a_system_message_comes_first(void **state)
         63,   1284, 265, 1285, 1282, 1283, 265, 279,  61,  34,  309, 34,  1285, 1283, 283,  1285};
     struct waste_ids got = {0};
 
-    assert_int_equal(
-        waste_markup_first(chat, "You are terse.", "What is the capital of Italy?", 29, &got), 0);
+    assert_int_equal(waste_markup_first(chat, "You are terse.", "What is the capital of Italy?", 29,
+                                        false, &got),
+                     0);
     assert_ids(&got, want, sizeof(want) / sizeof(want[0]));
     waste_ids_finish(&got);
 }
@@ -341,8 +343,9 @@ static void check_cuts(const char *opening, const char *thought, const char *bet
 
         waste_ids_append(&all, open.id, open.count);
         waste_ids_append(&all, whole.id, cut);
-        assert_int_equal(
-            waste_markup_next(chat, all.id, all.count, cut, question, strlen(question), &got), 0);
+        assert_int_equal(waste_markup_next(chat, all.id, all.count, cut, question, strlen(question),
+                                           false, &got),
+                         0);
         if (cut < t.count)
             waste_ids_append(&want, b.id, b.count);
         else if (cut < t.count + b.count)
@@ -419,7 +422,7 @@ static void raw_is_the_text_alone(void **state)
 
     assert_int_equal(waste_markup_open(WASTE_DEMO_MODEL, demo, true, &raw, &err), 0);
     assert_int_equal(waste_markup_kind(raw), WASTE_MARKUP_RAW);
-    assert_int_equal(waste_markup_first(raw, NULL, "!?", 2, &got), 0);
+    assert_int_equal(waste_markup_first(raw, NULL, "!?", 2, false, &got), 0);
     for (size_t i = 0; i < got.count; i++)
         assert_false(waste_tokenizer_is_special(demo, got.id[i]));
     assert_int_equal(waste_markup_eos(raw, &config, eos), 1);
@@ -458,8 +461,8 @@ static void knows_the_format_of_k3_without_a_file(void **state)
 
     assert_int_equal(waste_markup_open(temp_dir, demo, false, &m, &err), 0);
     assert_int_equal(waste_markup_kind(m), WASTE_MARKUP_XTML);
-    assert_int_equal(waste_markup_first(m, "Hm", "Hi", 2, &got), 0);
-    assert_int_equal(waste_markup_first(chat, "Hm", "Hi", 2, &want), 0);
+    assert_int_equal(waste_markup_first(m, "Hm", "Hi", 2, false, &got), 0);
+    assert_int_equal(waste_markup_first(chat, "Hm", "Hi", 2, false, &want), 0);
     assert_ids(&got, want.id, want.count);
     waste_ids_finish(&got);
     waste_ids_finish(&want);
@@ -487,7 +490,7 @@ static void knows_the_format_of_kimi_linear(void **state)
         waste_tokenizer_open_files(WASTE_DEMO_MODEL "/tokenizer.model", path, 0, &t, &err), 0);
     assert_int_equal(waste_markup_open(temp_dir, t, false, &m, &err), 0);
     assert_int_equal(waste_markup_kind(m), WASTE_MARKUP_CHATML);
-    assert_int_equal(waste_markup_first(m, "S", "U", 1, &got), 0);
+    assert_int_equal(waste_markup_first(m, "S", "U", 1, false, &got), 0);
     assert_int_equal(waste_detokenize(t, WASTE_DETOK_SPECIALS, got.id, got.count, &text), 0);
     assert_string_equal(text.data,
                         "<|im_system|>system<|im_middle|>S<|im_end|><|im_user|>user<|im_middle|>U"
@@ -501,12 +504,12 @@ static void knows_the_format_of_kimi_linear(void **state)
     assert_string_equal(text.data, "SU");
     /* cut off, so closed; or not */
     assert_int_equal(waste_tokenizer_encode(t, "x", 1, &got), 0);
-    assert_int_equal(waste_markup_next(m, got.id, got.count, 1, "", 0, &word), 0);
+    assert_int_equal(waste_markup_next(m, got.id, got.count, 1, "", 0, false, &word), 0);
     assert_int_equal(word.id[0], 2002);
     assert_int_equal(word.id[1], 2000);
     word.count = 0;
     assert_int_equal(waste_ids_add(&got, 2002), 0);
-    assert_int_equal(waste_markup_next(m, got.id, got.count, 2, "", 0, &word), 0);
+    assert_int_equal(waste_markup_next(m, got.id, got.count, 2, "", 0, false, &word), 0);
     assert_int_equal(word.id[0], 2000);
     waste_text_finish(&text);
     waste_ids_finish(&got);
