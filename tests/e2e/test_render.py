@@ -33,7 +33,7 @@ class Render(waste.Test):
             case = cases()[name]
             want = []
             for text, markup in case["segments"]:
-                r = self.ok(waste.waste_run("tokenize", MODEL, "-", *(["--markup"] if markup else []), stdin=text.encode()))
+                r = self.ok(waste.waste_run("tokenize", "--model", MODEL, "-", *(["--markup"] if markup else []), stdin=text.encode()))
                 want += [int(i) for i in r.out.decode().split(",")]
             got = self.ok(render(case["input"], MODEL, "--ids")).out.decode()
             self.assertEqual([int(i) for i in got.split(",")], want, name)
