@@ -7,6 +7,7 @@
 int waste_cmd_run(const struct waste_args *args);
 int waste_cmd_chat(const struct waste_args *args);
 int waste_cmd_eval(const struct waste_args *args);
+int waste_cmd_perplexity(const struct waste_args *args); /* eval --perplexity */
 int waste_cmd_words_tokenize(const struct waste_args *args);
 int waste_cmd_words_detokenize(const struct waste_args *args);
 int waste_cmd_render(const struct waste_args *args);

@@ -158,6 +158,8 @@ int waste_cmd_eval(const struct waste_args *args)
     FILE *f = NULL;
     uint32_t ctx;
 
+    if (args->perplexity_path != NULL)
+        return waste_cmd_perplexity(args);
     int rc = waste_engine_load(&e, args, args->ids != NULL);
     if (rc == 0)
         rc = waste_prompt_make(&e, &prompt);

@@ -13,6 +13,13 @@ static const char *const format_name[WASTE_FMT_COUNT] = {
     [WASTE_FMT_Q3G] = "Q3G", [WASTE_FMT_VQ4P] = "VQ4P",
 };
 
+static const char *const chat_name[] = {
+    [WASTE_MARKUP_RAW] = "plain text",
+    [WASTE_MARKUP_FILE] = "chat.json says",
+    [WASTE_MARKUP_XTML] = "Kimi K3",
+    [WASTE_MARKUP_CHATML] = "Kimi-Linear",
+};
+
 static const char *format_of(uint32_t fmt)
 {
     return fmt < WASTE_FMT_COUNT && format_name[fmt] != NULL ? format_name[fmt] : "?";
@@ -72,7 +79,11 @@ static void print_text(const struct waste_engine *e, const struct totals *t)
                                    sizeof(a)));
     printf("  fingerprint  %016llx\n", (unsigned long long)m->fingerprint);
     if (e->tokenizer != NULL)
-        printf("  tokenizer    %u ranks\n", waste_tokenizer_ranks(e->tokenizer));
+        printf("  tokenizer    %u ranks; chat as %s%s\n", waste_tokenizer_ranks(e->tokenizer),
+               chat_name[waste_markup_kind(e->markup)],
+               !waste_markup_can_think(e->markup) ? ""
+               : waste_markup_thinks(e->markup)   ? ", thinks"
+                                                  : ", thinks when asked to (--think)");
 }
 
 static json_t *make_json(const struct waste_engine *e, const struct totals *t)

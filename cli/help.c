@@ -25,9 +25,11 @@ static const struct {
          "shows\n"
          "which tokens would follow, with their probabilities. --logits writes what the numbers "
          "were\n"
-         "made of.\n",
+         "made of. --perplexity scores a file: the mean of -log(probability) a token, and its "
+         "exp.\n",
          "  waste-run eval models/demo.waste --ids 1283,265 --logits last.f32\n"
-         "  waste-run eval models/demo.waste --raw \"In the beginning\" --top 5 --json\n"},
+         "  waste-run eval models/demo.waste --raw \"In the beginning\" --top 5 --json\n"
+         "  waste-run eval models/demo.waste --perplexity book.txt\n"},
     [WASTE_CMD_TOKENIZE] =
         {"Shows the ids a prompt becomes, chat markup included, as --ids takes them; with --raw\n"
          "those of the text alone. What looks like a control token in it is none, unless --markup\n"
@@ -90,7 +92,7 @@ static void help_options(FILE *out, uint32_t commands)
         if (o->help == NULL || (o->commands & commands) == 0)
             continue;
         snprintf(left, sizeof(left), "%s %s", o->name, o->argument != NULL ? o->argument : "");
-        fprintf(out, "  %-20s %s\n", left, o->help);
+        fprintf(out, "  %-22s %s\n", left, o->help);
     }
 }
 

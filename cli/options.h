@@ -72,7 +72,7 @@ struct waste_args {
     const char *system_text;
     uint32_t hang_seconds;
 
-    const char *logits_path; /* eval */
+    const char *logits_path, *perplexity_path; /* eval */
     bool all;
     uint32_t top;
 

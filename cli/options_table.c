@@ -54,6 +54,8 @@ const struct waste_option waste_option_table[] = {
      WASTE_OPT_STRING, FIELD(logits_path), 0, 0, BIT(EVAL)},
     {"--all", NULL, "write every position's logits, one after the other", WASTE_OPT_FLAG,
      FIELD(all), 0, 0, BIT(EVAL)},
+    {"--perplexity", "FILE", "score a whole text, its every token by those before it",
+     WASTE_OPT_STRING, FIELD(perplexity_path), 0, 0, BIT(EVAL)},
     {"--top", "N", "rows of the table; default 10", WASTE_OPT_U32, FIELD(top), 0, 1000, BIT(EVAL)},
     {"--tokens", "N", "tokens to decode; default 32", WASTE_OPT_U32, FIELD(tokens), 1, 0x1p30,
      BIT(BENCH)},
