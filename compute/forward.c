@@ -86,8 +86,10 @@ void waste_forward_want(struct waste_forward *f, uint32_t position, const uint32
         atomic_store_explicit(&slot->want, tag, memory_order_relaxed);
         asked = true;
     }
-    if (asked)
+    if (asked) {
+        WASTE_POINT(EMBED_WANTED);
         waste_bell_ring_fd(&shm->control->reader_bell, f->env.reader_event);
+    }
 }
 
 /* The embedding row of `token` into the running sum; the reader brings it. */
@@ -112,7 +114,6 @@ static int embed(struct waste_forward *f, uint32_t token)
         if ((have & ~WASTE_EMBED_FAILED) == tag && waste_embed_still(slot, have))
             break;
         waste_forward_want(f, f->position, &token, 1);
-        WASTE_POINT(EMBED_WANTED);
         err = waste_forward_check(f, WASTE_ACT_WAIT_EMBED);
         if (err)
             return err;

@@ -36,6 +36,7 @@ static struct {
     struct rule rule[MAX_RULES];
     int rules;
     struct waste_log *log;
+    const char *stage;
     _Atomic unsigned long hits[WASTE_INJECT_COUNT + 1];
 } inject;
 
@@ -120,6 +121,7 @@ void waste_inject_init(struct waste_control *control, int stage)
     unsigned long incarnation = 1;
 
     inject.log = &control->log[stage];
+    inject.stage = stage < WASTE_STAGE_COUNT ? waste_stage_name[stage] : "waste-run";
     if (stage < WASTE_STAGE_COUNT)
         incarnation =
             atomic_load_explicit(&control->stage[stage].incarnation, memory_order_acquire);
@@ -128,8 +130,7 @@ void waste_inject_init(struct waste_control *control, int stage)
     if (snprintf(text, sizeof(text), "%s", env) >= (int)sizeof(text))
         refuse("too long");
     for (char *rule = strtok_r(text, ",", &save); rule != NULL; rule = strtok_r(NULL, ",", &save))
-        add_rule(rule, stage < WASTE_STAGE_COUNT ? waste_stage_name[stage] : "waste-run",
-                 incarnation);
+        add_rule(rule, inject.stage, incarnation);
 }
 
 /* A contained stage may signal itself, and only itself. */
@@ -158,11 +159,23 @@ static void try_to_get_out(void)
     try_one("execve", execve("/bin/true", (char *const[]){(char *)"true", NULL}, NULL));
 }
 
-static void act(const struct rule *r)
+/* On stderr, so that a test can count what really happened. */
+static void announce(const struct rule *r, enum waste_inject_point point)
+{
+    char line[128];
+    int n =
+        snprintf(line, sizeof(line), "inject: %s:%s:%s\n", inject.stage, names[point], r->action);
+
+    if (write(STDERR_FILENO, line, (size_t)n) < 0)
+        return; /* then nobody counts */
+}
+
+static void act(const struct rule *r, enum waste_inject_point point)
 {
     struct timespec pause = {.tv_sec = (time_t)(r->arg / 1000),
                              .tv_nsec = (long)(r->arg % 1000) * 1000000};
 
+    announce(r, point);
     if (strcmp(r->action, "kill") == 0)
         signal_self(SIGKILL);
     else if (strcmp(r->action, "segv") == 0)
@@ -194,6 +207,6 @@ void waste_inject_at(enum waste_inject_point point)
         const struct rule *r = &inject.rule[i];
         if ((r->point == (int)point && (r->hit == EVERY || r->hit == hit)) ||
             (r->point == ANY && (r->hit == EVERY || r->hit == any)))
-            act(r);
+            act(r, point);
     }
 }

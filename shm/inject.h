@@ -62,7 +62,7 @@
     X(REQUEST_TAKEN, "request_taken")                                                              \
     X(REQUEST_RESET, "request_reset")                                                              \
     X(PROMPT_TOKEN, "prompt_token") /* before its step */                                          \
-    X(EMBED_WANTED, "embed_wanted")                                                                \
+    X(EMBED_WANTED, "embed_wanted") /* before the bell */                                          \
     X(EMBED_USED, "embed_used")                                                                    \
     X(PHASE, "phase") /* each of a layer's */                                                      \
     X(DEMAND_WRITTEN, "demand_written")                                                            \

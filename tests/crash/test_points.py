@@ -1,0 +1,90 @@
+"""A stage dies at every point of every protocol, once by each kind of death: the ids stay the same."""
+import crash
+import waste
+
+
+class Points(crash.Test):
+    TOKENS = 60
+
+    def rules_of(self, stage, chosen, turn):
+        """One rule a life: the n-th process of the stage dies at the n-th of the points."""
+        rules = []
+        for life, point in enumerate(chosen, 1):
+            often = point not in crash.EVERYWHERE and not point.startswith(("trunk", "request", "repl", "rebuild"))
+            hit = self.random.randint(1, 12) if often else 1
+            action = crash.DEADLY[(turn + life) % len(crash.DEADLY)]
+            rules.append("%s:%s:%s:%d:%d" % (stage, point, action, hit, life))
+        return rules
+
+    def usual(self, stage):
+        """Points of a healthy life, in an order in which each can still be met: the trunk is loaded once."""
+        seldom = crash.ONLY_ON_ERRORS + crash.ONLY_WHEN_TAKING_OVER + ("log_body",)
+        usual = [p for p in crash.points()[stage] if p not in seldom]
+        trunk = [p for p in usual if p.startswith("trunk")]
+        rest = [p for p in usual if p not in trunk]
+        last = [p for p in ("request_over", "reply_written", "replied") if p in rest]
+        rest = [p for p in rest if p not in last]
+        self.random.shuffle(rest)
+        n = crash.TRIED_AGAIN
+        groups = [trunk[i:i + n] for i in range(0, len(trunk), n)] + [rest[i:i + n] for i in range(0, len(rest), n)]
+        return groups + [last[:i + 1] for i in range(len(last))][-1:]
+
+    def test_a_death_at_every_point(self):
+        self.needs_points()
+        groups = {stage: self.usual(stage) for stage in waste.STAGES}
+        for turn in range(max(map(len, groups.values()))):
+            rules = []
+            for stage in waste.STAGES:
+                chosen = groups[stage][turn] if turn < len(groups[stage]) else []
+                rules += self.rules_of(stage, chosen, turn)
+            with self.subTest(rules=",".join(rules)):
+                # small: there is always something to read, and slots change their experts
+                j = self.with_rules(*rules, tokens=self.TOKENS, options=self.small)
+                met = {":".join(l.split()[1].split(":")[:2]) for l in j["deaths"]}
+                # the end of a request ends the run: what dies then may not be started again
+                missed = {r.rsplit(":", 3)[0] for r in rules if not r.startswith("compute:replied")} - met
+                self.assertEqual(missed, set(), "points nobody died at")
+
+    @property
+    def small(self):
+        plan = self.plan(waste.DEMO)
+        return "--budget", plan["floor_bytes"] + 12 * plan["cache_bytes"] // plan["slots"]
+
+    def test_every_kind_of_death_at_the_points_of_a_slot(self):
+        self.needs_points()
+        slot = [p for p in crash.points()["reader"] if p.startswith(("slot", "read_")) and p not in crash.ONLY_ON_ERRORS]
+        for point in slot:
+            with self.subTest(point):
+                rules = ["reader:%s:%s:%d:%d" % (point, crash.DEADLY[i], self.random.randint(1, 40), i + 1) for i in range(4)]
+                j = self.with_rules(*rules, tokens=self.TOKENS, options=self.small)
+                self.assertEqual(j["restarts"]["reader"], 4)
+
+    def test_a_death_while_taking_over(self):
+        self.needs_points()
+        for point in crash.ONLY_WHEN_TAKING_OVER + ("log_body", "start_repaired"):
+            with self.subTest(point):
+                j = self.with_rules("reader:read_submitted:kill:9:1", "reader:%s:kill:1:2" % point, tokens=self.TOKENS,
+                                    options=self.small)
+                self.assertEqual(len(j["deaths"]), 2, j["deaths"])
+
+    def test_a_stage_that_dawdles_at_any_point(self):
+        self.needs_points()
+        for stage in waste.STAGES:
+            with self.subTest(stage):
+                rules = ["%s:%s:delay=30:%d" % (stage, point, self.random.randint(1, 10)) for point in crash.points()[stage]]
+                j = self.with_rules(*rules, tokens=self.TOKENS, options=self.small)
+                self.assertEqual(sum(j["restarts"].values()), 0)
+
+    def test_a_death_of_waste_run_at_any_point_leaves_nothing(self):
+        self.needs_points()
+        for point in crash.points()["waste-run"]:
+            with self.subTest(point):
+                p = waste.start(*self.args, *self.small, env=dict(waste.os.environ, **crash.inject(
+                    "reader:read_submitted:kill:9", "waste-run:%s:kill:%d" % (point, 4 if point == "run_started" else 1))))
+                r = waste.finish(p)
+                self.assertEqual(r.code, -9, str(r))
+                waste.wait_for("no stage", lambda: not waste.stages_of(p.pid))
+
+
+if __name__ == "__main__":
+    crash.main()
