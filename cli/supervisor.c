@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/hang.h"
 #include "cli/supervisor_int.h"
 #include "shm/inject.h"
 
@@ -109,12 +110,12 @@ static void look_after(struct waste_supervisor *s, int i, int64_t now, bool paus
     }
     bool runs = atomic_load_explicit(&record->state, memory_order_relaxed) == WASTE_STAGE_RUNNING;
     uint32_t limit = runs ? s->options.hang_seconds : s->options.hang_loading_seconds;
-    uint32_t activity = atomic_load_explicit(&record->activity, memory_order_relaxed);
     if (now - c->heartbeat_ns > limit * WASTE_SECOND_NS) {
+        char where[320];
+        waste_hang_describe(record, c->pid, where, sizeof(where));
         waste_log_write(waste_supervisor_log(s), WASTE_LOG_WARNING,
-                        "%s (pid %d) gave no sign of life for %u s while %s, killed",
-                        waste_stage_name[i], c->pid, limit,
-                        activity < WASTE_ACT_COUNT ? waste_activity_name[activity] : "insane");
+                        "%s (pid %d) gave no sign of life for %u s, killed: %s",
+                        waste_stage_name[i], c->pid, limit, where);
         kill_child(c);
     } else if (c->polite && now > c->polite_until_ns) {
         kill_child(c);

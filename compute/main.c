@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "compute/serve.h"
+#include "shm/confine.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
 
@@ -119,6 +120,7 @@ static int run(struct compute *c)
     c->server.header = c->env.session;
     c->server.session = c->env.conversation;
     c->server.kernels = &c->env.kernels;
+    waste_confine(WASTE_STAGE_COMPUTE, -1, c->log);
     WASTE_POINT(START_READY);
     set_state(c, WASTE_STAGE_RUNNING);
     WASTE_POINT(START_RUNNING);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shm/confine.h"
 #include "shm/inject.h"
 
 enum { IDLE_WAIT_MS = 100 };
@@ -220,6 +221,7 @@ static void serve_request(struct waste_server *s, struct work *w)
             return;
         }
         int err = step(s, w, word);
+        waste_confine_report(WASTE_STAGE_COMPUTE, &s->shm->control->log[WASTE_STAGE_COMPUTE]);
         if (err == -ESHUTDOWN)
             return;
         if (err) {

@@ -136,6 +136,7 @@ static int start_threads(struct io_pread *p, uint32_t want)
     sigset_t all, old;
     int rc = 0;
     sigfillset(&all);
+    sigdelset(&all, SIGSYS); /* of a refused call: comes to the thread that made it */
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     pthread_sigmask(SIG_SETMASK, &all, &old);

@@ -12,6 +12,8 @@
 #include <liburing.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "reader/io.h"
 
@@ -145,6 +147,50 @@ static void register_what_goes(struct io_uring_io *u)
                        io_uring_register_buffers_sparse(&u->ring, buffers) == 0;
 }
 
+/* liburing 2.3 declares functions for these two and does not export them. */
+static int register_raw(struct io_uring_io *u, unsigned what, void *arg, unsigned count)
+{
+    return syscall(SYS_io_uring_register, u->ring.ring_fd, what, arg, count) < 0 ? -errno : 0;
+}
+
+/*
+ * A ring can open files and sockets, past any seccomp filter. This one reads the files it knows,
+ * and takes slots as buffers. A kernel that knows no restrictions (before 5.10) made it without the
+ * flag.
+ */
+static int restrict_and_enable(struct io_uring_io *u)
+{
+    struct io_uring_restriction allowed[] = {
+        {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ},
+        {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ_FIXED},
+        {.opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED, .sqe_flags = IOSQE_FIXED_FILE},
+        {.opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_REGISTER_BUFFERS_UPDATE},
+    };
+    int rc = register_raw(u, IORING_REGISTER_RESTRICTIONS, allowed,
+                          sizeof(allowed) / sizeof(allowed[0]));
+
+    return rc < 0 ? rc : register_raw(u, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+}
+
+static int create_ring(struct io_uring_io *u)
+{
+    uint32_t depth = u->setup->depth;
+    int rc = io_uring_queue_init(depth, &u->ring, IORING_SETUP_R_DISABLED);
+    bool disabled = rc >= 0;
+
+    if (rc == -EINVAL)
+        rc = io_uring_queue_init(depth, &u->ring, 0);
+    if (rc < 0)
+        return rc;
+    register_what_goes(u);
+    rc = disabled ? restrict_and_enable(u) : 0;
+    if (rc < 0) {
+        io_uring_queue_exit(&u->ring);
+        free(u->registered);
+    }
+    return rc;
+}
+
 int waste_io_uring_create(const struct waste_io_setup *setup, struct waste_io **out,
                           struct waste_error *err)
 {
@@ -153,13 +199,12 @@ int waste_io_uring_create(const struct waste_io_setup *setup, struct waste_io **
         return waste_error_set(err, -ENOMEM, "out of memory");
     u->io = (struct waste_io){.ops = &ops, .mode = WASTE_IO_URING, .depth = setup->depth};
     u->setup = setup;
-    int rc = io_uring_queue_init(setup->depth, &u->ring, 0);
+    int rc = create_ring(u);
     if (rc < 0) {
         free(u);
         return waste_error_set(err, rc, "the kernel refused it: %s", strerror(-rc));
     }
     u->io.fd = u->ring.ring_fd;
-    register_what_goes(u);
     *out = &u->io;
     return 0;
 }

@@ -12,6 +12,7 @@
 
 #include "reader/service.h"
 #include "reader/trunk.h"
+#include "shm/confine.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
 
@@ -78,6 +79,7 @@ static int serve(struct waste_service *s)
     if (rc < 0 && rc != -ECANCELED)
         waste_log_write(&s->shm.control->log[WASTE_STAGE_READER], WASTE_LOG_ERROR, "%s", err.text);
     if (rc == 0) {
+        waste_confine(WASTE_STAGE_READER, -1, &s->shm.control->log[WASTE_STAGE_READER]);
         WASTE_POINT(START_READY);
         set_state(s, WASTE_STAGE_RUNNING);
         WASTE_POINT(START_RUNNING);

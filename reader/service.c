@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/confine.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
 
@@ -355,6 +356,7 @@ int waste_service_run(struct waste_service *s)
         bool stopping = waste_service_stopping(s);
         bool any = turn(s, stopping, &rc);
         uint32_t pending = waste_fetch_pending(&s->fetch);
+        waste_confine_report(WASTE_STAGE_READER, log_of(s));
         waste_stage_mark(stage(s), pending ? WASTE_ACT_READING : WASTE_ACT_IDLE,
                          s->cache.any_demand ? (int)s->cache.layer : -1);
         if (stopping && pending == 0)

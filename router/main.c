@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "router/predict.h"
+#include "shm/confine.h"
 #include "shm/control.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
@@ -131,6 +132,7 @@ static void serve(struct router *r)
                 predict(r);
             continue;
         }
+        waste_confine_report(WASTE_STAGE_ROUTER, &c->log[WASTE_STAGE_ROUTER]);
         waste_stage_mark(r->stage, WASTE_ACT_WAIT_WORK, -1);
         waste_bell_wait(&c->router_bell, seq, HEARTBEAT_NS, SPIN_NS);
     }
@@ -172,6 +174,7 @@ static int run(struct router *r)
                         strerror(-rc));
         return rc == -ENOMEM ? EXIT_AGAIN : EXIT_CONFIGURATION;
     }
+    waste_confine(WASTE_STAGE_ROUTER, -1, log);
     WASTE_POINT(START_READY);
     set_state(r, WASTE_STAGE_RUNNING);
     WASTE_POINT(START_RUNNING);

@@ -71,8 +71,9 @@ static void advise(const struct waste_mapping *map, enum waste_segment_id id)
         madvise(map->base, map->bytes, MADV_NOHUGEPAGE);
     else if (id != WASTE_SEG_CONTROL && map->bytes >= LARGE_BYTES)
         madvise(map->base, map->bytes, MADV_HUGEPAGE);
-    /* A core file of a crashed stage shall not hold the model. */
-    if (id == WASTE_SEG_TRUNK || id == WASTE_SEG_CACHE)
+    /* A core file of a crashed stage shall hold neither the model nor the conversation. (Its own
+     * stack and heap it may: the user's RLIMIT_CORE says whether there is one.) */
+    if (id != WASTE_SEG_CONTROL)
         madvise(map->base, map->bytes, MADV_DONTDUMP);
 }
 
