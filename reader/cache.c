@@ -291,7 +291,6 @@ static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert
         waste_count(control, WASTE_C_MISSES, 1);
         c->wanted[c->wanted_count++] = expert;
     }
-    waste_policy_used(&c->policy, key, c->clock);
 }
 
 void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
@@ -300,6 +299,7 @@ void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
                         again */
     uint64_t old_step = c->step;
     uint32_t old_layer = c->layer;
+    bool again = c->any_demand && want->step == old_step && want->layer == old_layer;
     c->any_demand = true;
     c->step = want->step;
     c->layer = want->layer;
@@ -307,6 +307,8 @@ void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
     c->wanted_next = c->wanted_count = 0;
     for (uint32_t i = 0; i < want->count; i++)
         demand_expert(c, want->layer, want->expert[i]);
+    if (!again)
+        waste_policy_turn(&c->policy, want->layer, want->expert, want->count);
     expire_predictions(c, old_step, old_layer);
     waste_count(c->shm->control, WASTE_C_DEMAND_RECORDS, 1);
 }
@@ -462,10 +464,9 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
         return -EINVAL;
     c->retired = NONE;
     c->prefetch_most = prefetch_limit;
-    uint32_t moe = 0, keys = config->layers * config->experts;
-    for (uint32_t l = 0; l < config->layers; l++)
-        moe += waste_model_layer(shm->model, l)->is_moe;
-    int rc = waste_policy_init(&c->policy, c->slots, keys, WASTE_CACHE_HALF_LIFE_TOKENS * moe);
+    uint32_t keys = config->layers * config->experts;
+    int rc =
+        waste_policy_init(&c->policy, c->slots, config->layers, config->experts, config->top_k);
     if (rc < 0)
         return rc;
     c->slot = calloc(c->slots, sizeof(*c->slot));

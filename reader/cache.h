@@ -13,7 +13,7 @@
  *     held        READY or FAILED, asked for by the newest demand record; never a victim
  *     predicted   READY, asked for by a prefetch whose layer has not come yet: a victim for demand
  *                 when nothing else is left, never for another prefetch
- *     evictable   READY, in the policy's heap
+ *     evictable   READY, in one of the policy's heaps
  */
 #ifndef WASTE_READER_CACHE_H
 #define WASTE_READER_CACHE_H
@@ -23,9 +23,6 @@
 
 #include "reader/policy.h"
 #include "shm/control.h"
-
-/* Half of a demand's weight is gone after this many tokens. */
-#define WASTE_CACHE_HALF_LIFE_TOKENS 8.0
 
 enum { WASTE_CACHE_PREFETCH_QUEUE = 2048 };
 
@@ -55,7 +52,7 @@ struct waste_cache {
     uint32_t free;
     /* slots that may not be used now, EMPTY and without pages: cache_resize.c */
     uint32_t retired, retired_count;
-    uint32_t lost; /* slots that a dead reader's reads may still write to: nobody's */
+    uint32_t lost;             /* slots that a dead reader's reads may still write to: nobody's */
     uint32_t prefetch_most;    /* as asked for at the start */
     uint32_t *first_predicted; /* [layers] lists of predicted slots */
     uint32_t predicted, predicted_limit;

@@ -1,9 +1,13 @@
 /* Taking over the cache that a dead incarnation of the reader left behind. */
+#include <math.h>
 #include <string.h>
 
 #include "reader/cache_int.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
+
+/* turns */
+#define RECALL_HALF_LIFE 16.0f
 
 uint64_t waste_cache_reset_word(struct waste_cache *c, uint32_t slot)
 {
@@ -74,6 +78,20 @@ static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
     return 0;
 }
 
+/* What was learned about the experts died with the reader; when each was demanded last did not. */
+static void recall(struct waste_cache *c, uint32_t slot)
+{
+    const struct waste_model *model = c->shm->model;
+    uint32_t moe = 0;
+    for (uint32_t l = 0; l < model->config.layers; l++)
+        moe += waste_model_layer(model, l)->is_moe;
+    /* relaxed: of a process that is gone */
+    uint64_t used = atomic_load_explicit(&c->shm->slot[slot].last_used, memory_order_relaxed);
+    float turns = (float)(used <= c->clock ? c->clock - used : c->clock) / (float)moe;
+    waste_policy_recall(&c->policy, key_index(c, c->slot[slot].layer, c->slot[slot].expert),
+                        exp2f(-turns / RECALL_HALF_LIFE));
+}
+
 int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_repair *repair)
 {
     uint32_t keys = c->shm->model->config.layers * c->experts;
@@ -98,9 +116,7 @@ int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_
         struct waste_cache_slot *s = &c->slot[slot];
         if (s->state != WASTE_SLOT_READY)
             continue;
-        uint64_t used = atomic_load_explicit(&c->shm->slot[slot].last_used, memory_order_relaxed);
-        waste_policy_used(&c->policy, key_index(c, s->layer, s->expert),
-                          used <= c->clock ? used : 0);
+        recall(c, slot);
         waste_cache_settle(c, slot);
     }
     WASTE_POINT(REBUILD_DIRECTORY);

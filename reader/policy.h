@@ -1,46 +1,61 @@
 /*
- * Which expert to forget: the value of every expert, and the least valuable of the slots that may
- * be taken.
+ * Which expert to forget: the least valuable of the slots that may be taken.
  *
- * The value of an expert is how often it was demanded, each demand counting half as much after
- * `half_life` ticks. It is kept for every expert, in memory or not, so an expert that comes back is
- * not a stranger. All values fade at the same rate, so their order never changes by waiting: what
- * is stored is log2(sum of 2^(tick / half_life)), which needs no upkeep and orders like the decayed
- * count. A half_life near 0 is least-recently-used, a huge one is least-frequently-used.
+ * An expert is worth its chance to be chosen at its layer's next turn (habit.h), over the time that
+ * its slot is taken until then: layers come in turn, so what the layer just past has is the
+ * farthest away, and what the next one has is due at once. The time counts by its root (NEARNESS in
+ * policy.c), for a chance is only an estimate.
  *
- * No I/O, no shared memory, no clock: the reader's cache and a simulator link the same code. Every
- * operation is O(log slots) at most. One thread.
+ * That decides about admission too: what was read for the newest demand may be taken when the next
+ * one comes, and then it is the farthest away. An expert that is not worth its place goes there and
+ * then, before any that was kept for longer.
+ *
+ * One heap a layer, because all chances of a layer change at its turn and no others do. add and
+ * remove cost O(log experts), a victim O(layers), a turn a pass over the layer (habit.h). No I/O,
+ * no shared memory, no clock: the reader's cache and tests/bench/cachesim link the same code. One
+ * thread.
  */
 #ifndef WASTE_READER_POLICY_H
 #define WASTE_READER_POLICY_H
 
 #include <stdint.h>
 
+#include "reader/habit.h"
+
 #define WASTE_POLICY_NONE UINT32_MAX
 
 struct waste_policy {
-    uint32_t slots, keys;
-    double half_life; /* ticks */
-    double *value;    /* [keys] -INFINITY: never demanded */
-    uint32_t count;   /* evictable slots */
-    uint32_t *heap;   /* [count] slots, least valuable first */
-    uint32_t *place;  /* [slots] index into heap; WASTE_POLICY_NONE: not evictable */
-    uint32_t *key;    /* [slots] what an evictable slot holds */
+    uint32_t slots, layers, experts;
+    uint32_t now; /* the layer whose turn was last */
+    struct waste_habit habit;
+    float *nearness; /* [layers + 1] by how many layers away a turn is */
+    uint32_t *count; /* [layers] evictable slots of the layer's experts */
+    uint32_t *heap;  /* [layers][experts] slots, least valuable first */
+    uint32_t *place; /* [slots] index into the layer's heap; WASTE_POLICY_NONE: not evictable */
+    uint32_t *key;   /* [slots] what an evictable slot holds: layer * experts + expert */
 };
 
-/* keys: layers * experts. 0 or -ENOMEM. */
-int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t keys, double half_life);
+/* 0 or -ENOMEM. */
+int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts,
+                      uint32_t top_k);
 void waste_policy_finish(struct waste_policy *p);
 
-/* `key` was demanded at `tick`, which never goes back. No evictable slot holds it at this moment.
- */
-void waste_policy_used(struct waste_policy *p, uint32_t key, uint64_t tick);
+/* `layer` has chosen these, no more than top_k. */
+void waste_policy_turn(struct waste_policy *p, uint32_t layer, const uint32_t *expert,
+                       uint32_t count);
 
-/* From now on `slot`, holding `key`, may be taken; no longer (does nothing if it was not). */
+/* Before the first turn, and before its slot is added: waste_habit_recall. */
+void waste_policy_recall(struct waste_policy *p, uint32_t key, float share);
+
+/* From now on `slot`, holding `key`, may be taken; no longer (does nothing if it was not). No two
+ * slots hold the same key. */
 void waste_policy_add(struct waste_policy *p, uint32_t slot, uint32_t key);
 void waste_policy_remove(struct waste_policy *p, uint32_t slot);
 
 /* The evictable slot worth least, or WASTE_POLICY_NONE. It stays evictable. */
 uint32_t waste_policy_victim(const struct waste_policy *p);
+
+/* What it is worth now. */
+float waste_policy_value(const struct waste_policy *p, uint32_t key);
 
 #endif
