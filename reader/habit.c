@@ -16,7 +16,8 @@ static const uint32_t age_end[WASTE_HABIT_AGES] = {1, 2, 3, 6, 12, 30};
 #define RATE 0.3f
 #define RATE_TURNS 30.0f /* from here on steps become shorter */
 
-/* Where learning begins. Near where it ends on the recorded traces (both), in round numbers. */
+/* Where learning begins. Zeros do as well on the recorded traces, but after a restart there must be
+ * an order before there is a turn. */
 static const float start[WASTE_HABIT_FEATURES] = {
     [WASTE_HABIT_COUNT] = 0.2f,
     [WASTE_HABIT_COUNT + 1] = 0.2f,
