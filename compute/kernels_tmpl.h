@@ -13,7 +13,8 @@
 
 enum {
     GROUP_VECTORS = WASTE_GROUP / V_LANES,
-    PREFETCH_BYTES = 8192, /* ahead in a stream of weights */
+    PREFETCH_BYTES = 8192,    /* ahead in a stream of weights */
+    KDA_VECTORS = 2 * V_TILE, /* columns at a time, all of a row if registers do: S streams best */
 };
 
 static inline uint32_t v_part(uint32_t n, uint32_t i)
@@ -211,7 +212,7 @@ WASTE_INLINE void kda_columns(float *o, float *s_out, const float *s_in, const f
                               const float *k, const float *v, const float *decay, float beta,
                               float kq, uint32_t dim, uint32_t vectors, uint32_t m, bool stream)
 {
-    vf u[4], w[4], out[4];
+    vf u[KDA_VECTORS], w[KDA_VECTORS], out[KDA_VECTORS];
     for (uint32_t j = 0; j < vectors; j++)
         u[j] = out[j] = v_zero();
     for (uint32_t i = 0; i < dim; i++) {
@@ -242,7 +243,7 @@ WASTE_INLINE void kda_columns(float *o, float *s_out, const float *s_in, const f
 static void kda_step(float *o, float *s_out, const float *s_in, const float *q, const float *k,
                      const float *v, const float *decay, float beta, uint32_t dim)
 {
-    enum { VECTORS = 64 / V_LANES < 4 ? 64 / V_LANES : 4 };
+    enum { VECTORS = KDA_VECTORS };
     bool stream = s_out != s_in && dim % V_LANES == 0 && (uintptr_t)s_out % 64 == 0;
     float kq = dot(k, q, dim);
     uint32_t c = 0;
@@ -259,9 +260,23 @@ static void kda_step(float *o, float *s_out, const float *s_in, const float *q, 
         v_fence();
 }
 
+/* m columns of a tile of V_TILE rows x 4 heads. */
+WASTE_INLINE void score_columns(vf acc[V_TILE][4], const float *const row[V_TILE],
+                                const float *const head[4], uint32_t d, uint32_t m)
+{
+    vf x[4];
+    for (uint32_t j = 0; j < 4; j++)
+        x[j] = v_load_n(head[j] + d, m);
+    for (uint32_t i = 0; i < V_TILE; i++) {
+        vf r = v_load_n(row[i] + d, m);
+        for (uint32_t j = 0; j < 4; j++)
+            acc[i][j] = v_fma(x[j], r, acc[i][j]);
+    }
+}
+
 /*
- * Tiles of V_TILE rows x 4 heads. Past an edge the last row or head is computed again and not
- * stored, so that every score is made by the same instructions.
+ * Past an edge the last row or head is computed again and not stored, so that every score is made
+ * by the same instructions.
  */
 static void mla_scores(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
                        uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
@@ -270,7 +285,9 @@ static void mla_scores(float *score, uint32_t score_stride, const float *q, uint
     for (uint32_t t = 0; t < n; t += V_TILE)
         for (uint32_t h = 0; h < heads; h += 4) {
             const float *row[V_TILE], *head[4];
+            float sum[V_TILE][4];
             vf acc[V_TILE][4];
+            uint32_t d = 0;
             for (uint32_t i = 0; i < V_TILE; i++)
                 row[i] = rows + (size_t)(t + i < n ? t + i : n - 1) * row_stride;
             for (uint32_t j = 0; j < 4; j++)
@@ -278,23 +295,15 @@ static void mla_scores(float *score, uint32_t score_stride, const float *q, uint
             for (uint32_t i = 0; i < V_TILE; i++)
                 for (uint32_t j = 0; j < 4; j++)
                     acc[i][j] = v_zero();
-            for (uint32_t d = 0; d < dim; d += V_LANES) {
-                uint32_t m = v_part(dim, d);
-                vf x[4];
-                for (uint32_t j = 0; j < 4; j++)
-                    x[j] = v_load_n(head[j] + d, m);
-                for (uint32_t i = 0; i < V_TILE; i++) {
-                    vf r = v_load_n(row[i] + d, m);
-                    for (uint32_t j = 0; j < 4; j++)
-                        acc[i][j] = v_fma(x[j], r, acc[i][j]);
-                }
-            }
-            for (uint32_t i = 0; i < V_TILE && t + i < n; i++) {
-                float sum[4];
-                v_sum4(sum, acc[i]);
+            for (; d + V_LANES <= dim; d += V_LANES)
+                score_columns(acc, row, head, d, V_LANES);
+            if (d < dim)
+                score_columns(acc, row, head, d, dim - d);
+            for (uint32_t i = 0; i < V_TILE; i++)
+                v_sum4(sum[i], acc[i]);
+            for (uint32_t i = 0; i < V_TILE && t + i < n; i++)
                 for (uint32_t j = 0; j < 4 && h + j < heads; j++)
-                    score[(size_t)(h + j) * score_stride + t + i] = scale * sum[j];
-            }
+                    score[(size_t)(h + j) * score_stride + t + i] = scale * sum[i][j];
         }
 }
 
@@ -317,9 +326,10 @@ WASTE_INLINE void mix_tile(float *const o[4], const float *const p[4], uint32_t 
                 acc[j][i] = v_fma(pj, r[i], acc[j][i]);
         }
     }
-    for (uint32_t j = 0; j < heads; j++)
+    for (uint32_t j = 0; j < 4; j++)
         for (uint32_t i = 0; i < vectors; i++)
-            v_store_n(o[j] + i * V_LANES, acc[j][i], m);
+            if (j < heads) /* not as the loop's bound, which would put acc into memory */
+                v_store_n(o[j] + i * V_LANES, acc[j][i], m);
 }
 
 static void mla_mix(float *o, uint32_t o_stride, const float *p, uint32_t p_stride, uint32_t heads,
