@@ -101,17 +101,16 @@ static int embed(struct waste_forward *f, uint32_t token)
         waste_model_tensor(shm->model, shm->model->tensor[WASTE_M_EMBED]);
     const uint8_t *row =
         shm->embed_data + f->position % WASTE_EMBED_SLOTS * shm->control->embed_row_bytes;
-    uint64_t have, tag = waste_embed_tag(f->position, token);
+    uint64_t have, turn, tag = waste_embed_tag(f->position, token);
     int64_t start = waste_forward_now_ns();
     int err = 0;
 
     for (;;) {
         uint32_t seen = waste_bell_seq(&shm->control->compute_bell);
-        /* acquire: the row's bytes; pairs with the reader's release */
-        have = atomic_load_explicit(&slot->have, memory_order_acquire);
+        have = waste_embed_look(slot, &turn);
         if (have == tag)
             f->k->decode_row[t->fmt](f->running, row, row + t->row_bytes, t->cols);
-        if ((have & ~WASTE_EMBED_FAILED) == tag && waste_embed_still(slot, have))
+        if ((have & ~WASTE_EMBED_FAILED) == tag && waste_embed_still(slot, turn))
             break;
         waste_forward_want(f, f->position, &token, 1);
         err = waste_forward_check(f, WASTE_ACT_WAIT_EMBED);

@@ -184,33 +184,47 @@ struct waste_hidden {
  *
  * Compute may change its mind (a cancelled request) and want the row again that is still there
  * while the reader, which saw the other tag, overwrites it, or died while it did. So the reader
- * takes `have` back before it touches the row (waste_embed_begin), and compute looks at `have` once
- * more after it has used the row (waste_embed_still).
+ * takes `have` back and starts a new turn before it touches the row (waste_embed_begin), and
+ * compute looks whether it is still the same turn after it has used the row (waste_embed_still).
  */
 enum { WASTE_EMBED_SLOTS = 64 };
 #define WASTE_EMBED_FAILED (UINT64_C(1) << 31)
 struct waste_embed_slot {
     _Alignas(64) _Atomic uint64_t want;
     _Atomic uint64_t have; /* release after the row's bytes; pairs with compute's acquire */
-    uint64_t pad[6];
+    _Atomic uint64_t turn; /* reader: +1 before it touches the row */
+    uint64_t pad[5];
 };
 
 /* Reader, before the first byte of another row. */
 static inline void waste_embed_begin(struct waste_embed_slot *slot)
 {
-    /* acquire: pairs with the release in waste_embed_still; who was told that the row still stands
-     * has read it before it is overwritten */
-    atomic_exchange_explicit(&slot->have, 0, memory_order_acq_rel);
+    /* relaxed: carried by the turn; who has seen the new turn sees at most this 0 */
+    atomic_store_explicit(&slot->have, 0, memory_order_relaxed);
+    /* release: pairs with the acquire in waste_embed_look. acquire: pairs with the release in
+     * waste_embed_still; who was told that the row still stands has read it before it is
+     * overwritten */
+    atomic_fetch_add_explicit(&slot->turn, 1, memory_order_acq_rel);
+}
+
+/* Compute, before it reads the row: what is there, and the turn to give to waste_embed_still(). */
+static inline uint64_t waste_embed_look(const struct waste_embed_slot *slot, uint64_t *turn)
+{
+    /* acquire: pairs with waste_embed_begin; keeps the load of `have` behind this one */
+    *turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
+    /* acquire: the row's bytes; pairs with the reader's release */
+    return atomic_load_explicit(&slot->have, memory_order_acquire);
 }
 
 /*
- * Compute, after its last look at the row it found under `tag`: false if it may have been torn. A
- * read-modify-write that changes nothing, so that it stands before or behind the reader's.
+ * Compute, after its last look at the row: false if it may have been torn. `have` would not do for
+ * this, since the reader may have read another row and then the same one again. A read-modify-write
+ * that changes nothing, so that it stands before or behind the reader's.
  */
-static inline bool waste_embed_still(struct waste_embed_slot *slot, uint64_t tag)
+static inline bool waste_embed_still(struct waste_embed_slot *slot, uint64_t turn)
 {
     /* release: pairs with the acquire in waste_embed_begin */
-    return atomic_fetch_add_explicit(&slot->have, 0, memory_order_acq_rel) == tag;
+    return atomic_fetch_add_explicit(&slot->turn, 0, memory_order_acq_rel) == turn;
 }
 
 static inline uint64_t waste_embed_tag(uint32_t position, uint32_t token)

@@ -54,19 +54,18 @@ static void compute(void *shared)
     struct stress_rng rng = stress_rng(2);
 
     while (!over(s)) {
-        uint64_t tag = waste_embed_tag(7, (uint32_t)(stress_random(&rng) % 2)), word[WORDS];
+        uint64_t tag = waste_embed_tag(7, (uint32_t)(stress_random(&rng) % 2)), turn, word[WORDS];
 
         atomic_store_explicit(&s->slot.want, tag, memory_order_relaxed);
         stress_pause(stress_random(&rng) % 64);
-        /* acquire: pairs with the reader's release */
-        if (atomic_load_explicit(&s->slot.have, memory_order_acquire) != tag)
+        if (waste_embed_look(&s->slot, &turn) != tag)
             continue; /* and the next turn may want the other one */
         for (int i = 0; i < WORDS; i++) {
             if (i == WORDS / 2 && stress_random(&rng) % 4 == 0)
                 sched_yield(); /* and has half a row here */
             word[i] = atomic_load_explicit(&s->row[i], memory_order_relaxed);
         }
-        if (!waste_embed_still(&s->slot, tag)) {
+        if (!waste_embed_still(&s->slot, turn)) {
             atomic_fetch_add_explicit(&s->torn, 1, memory_order_relaxed);
             continue;
         }
