@@ -518,11 +518,15 @@ static void check_top_k(uint32_t experts, uint32_t top_k, bool ties)
         if (ids[i] != best || fabs(weights[i] - sigmoid_d(logits[best])) > 1e-6)
             fail("top_k", "wrong choice", i, ids[i]);
     }
-    for (uint32_t e = 0; e < experts; e++)
-        logits[e] = NAN;
+    /* NaN counts as lowest: chosen after all others, by id. */
+    uint32_t finite = test_below(experts + 1);
+    for (uint32_t e = 0; e < experts; e++) {
+        logits[e] = e < experts - finite ? NAN : 2;
+        bias[e] = 0;
+    }
     waste_top_k(ids, weights, logits, bias, experts, top_k, scratch);
     for (uint32_t i = 0; i < top_k; i++)
-        if (ids[i] != i || !isnan(weights[i]))
+        if (ids[i] != (i < finite ? experts - finite + i : i - finite))
             fail("top_k", "wrong choice among NaN", i, ids[i]);
     if (!test_guard_ok(ids) || !test_guard_ok(weights) || !test_guard_ok(scratch))
         fail("top_k", "wrote outside its output", 0, 0);
