@@ -4,5 +4,6 @@
 #define WASTE_FETCHER_FETCH_H
 
 int waste_fetch_synth(int argc, char **argv);
+int waste_fetch_diskbench(int argc, char **argv);
 
 #endif

@@ -10,13 +10,14 @@ static const struct {
     const char *help;
 } commands[] = {
     {"synth", waste_fetch_synth, "write a container of any shape with random weights"},
+    {"diskbench", waste_fetch_diskbench, "what a drive gives at the size of expert records"},
 };
 
 static int usage(FILE *to, int code)
 {
     fprintf(to, "usage: waste-fetch COMMAND ...\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].help);
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(to, "\nwaste-fetch COMMAND --help tells the rest; --version prints the version\n");
     return code;
 }

@@ -21,7 +21,7 @@ enum {
     WASTE_IO_PIECE = 512 << 10, /* the most that one request of most drives holds */
     WASTE_IO_PARTS = 32,        /* at most; of larger records the pieces are larger */
     WASTE_IO_DEPTH_DEFAULT = 16,
-    WASTE_IO_DEPTH_LEAST = 4, /* that a measurement may choose */
+    WASTE_IO_DEPTH_LEAST = 8, /* that a measurement may choose */
 };
 
 struct waste_io_drive {
@@ -50,7 +50,7 @@ const struct waste_io_drive *waste_io_drives_list(const struct waste_io *io, uin
 
 /*
  * The least depth that reaches 95 % of what the best reaches, by reads of pieces at random places
- * of `files`, in some 50 ms (more on a slow drive, but never deeper than it takes). 0 if it could
+ * of `files`, in some 60 ms (more on a slow drive, but never deeper than it takes). 0 if it could
  * not be measured.
  */
 uint32_t waste_io_probe_depth(struct waste_io *io, const int *files, uint32_t count,

@@ -34,6 +34,19 @@ static struct io_uring_io *self(struct waste_io *io)
     return (struct io_uring_io *)io;
 }
 
+static int submit(struct waste_io *io)
+{
+    struct io_uring_io *u = self(io);
+    while (io_uring_sq_ready(&u->ring) > 0) {
+        int rc = io_uring_submit(&u->ring);
+        if (rc == -EAGAIN || rc == -EBUSY)
+            return 0; /* short of memory, or completions wait: the next call goes on */
+        if (rc < 0 && rc != -EINTR)
+            return rc;
+    }
+    return 0;
+}
+
 /* The registered buffer that holds this slot, registering it if need be; -1: none. */
 static int buffer_of(struct io_uring_io *u, uint32_t slot)
 {
@@ -42,6 +55,9 @@ static int buffer_of(struct io_uring_io *u, uint32_t slot)
     uint32_t n = slot / u->group, first = n * u->group;
     if (u->registered[n])
         return (int)n;
+    /* the kernel may have to find and clear the slot's pages first: the drive need not wait */
+    if (io_uring_sq_ready(&u->ring) > 0)
+        submit(&u->io);
     uint32_t slots =
         u->setup->slot_count - first < u->group ? u->setup->slot_count - first : u->group;
     struct iovec iov = {.iov_base = u->setup->cache + first * u->setup->slot_bytes,
@@ -73,19 +89,6 @@ static bool queue(struct waste_io *io, const struct waste_io_read *read)
     io_uring_sqe_set_data64(sqe, read->tag);
     io->in_flight++;
     return true;
-}
-
-static int submit(struct waste_io *io)
-{
-    struct io_uring_io *u = self(io);
-    while (io_uring_sq_ready(&u->ring) > 0) {
-        int rc = io_uring_submit(&u->ring);
-        if (rc == -EAGAIN || rc == -EBUSY)
-            return 0; /* short of memory, or completions wait: the next call goes on */
-        if (rc < 0 && rc != -EINTR)
-            return rc;
-    }
-    return 0;
 }
 
 static uint32_t reap(struct waste_io *io, struct waste_io_done *done, uint32_t max)

@@ -1,17 +1,19 @@
 #include "reader/prefault.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { NICE = 10 };
 
 static void *work(void *arg)
 {
     struct waste_prefault *p = arg;
-    const struct sched_param none = {0};
 
-    /* only what nobody else wants */
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+    /* of this thread only: compute comes first */
+    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     for (uint32_t i = 0; i < p->slots; i++) {
         /* relaxed: only an end, the join orders everything */
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))

@@ -1,7 +1,7 @@
 /*
  * Memory for slots before they are needed: the first read into a slot otherwise waits until the
  * kernel has found and cleared its pages, a millisecond for a record of a few megabytes, with the
- * drive idle. A thread of the least priority goes ahead of the cache, over slots in the order in
+ * drive idle. A thread of low priority goes ahead of the cache, over slots in the order in
  * which an empty cache uses them.
  */
 #ifndef WASTE_READER_PREFAULT_H

@@ -1,0 +1,304 @@
+/* waste-fetch diskbench: what a drive gives at the size of expert records. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "fetcher/disk.h"
+#include "fetcher/fetch.h"
+#include "fetcher/io.h"
+#include "reader/container.h"
+
+enum { FILES_MOST = 512, LEVELS = 6, CHUNK = 4 << 20, DEFAULT_SIZE = 4 << 20, BLOCK = 4096 };
+#define TEMP_BYTES (UINT64_C(1) << 30)
+#define LEAST_BYTES (UINT64_C(64) << 20) /* smaller files say little */
+
+struct options {
+    const char *dir, *model;
+    double seconds; /* a depth */
+    uint32_t size;  /* 0: the model's records */
+    bool json;
+};
+
+struct bench {
+    struct options o;
+    struct waste_model *model;
+    int fd[FILES_MOST];
+    uint32_t files;
+    bool temporary;
+    uint64_t token_bytes; /* cold bytes a token of the model; 0: no model */
+    struct waste_disk_rate rate[LEVELS];
+    uint64_t pages, cached_before, cached_after, read_bytes, device_bytes;
+};
+
+static int help(FILE *to, int code)
+{
+    fprintf(to,
+            "usage: waste-fetch diskbench [options] DIR\n\n"
+            "Reads the files of DIR past the page cache (O_DIRECT) at random places, 1 to 32\n"
+            "reads at once. If there are none large enough, it makes one of up to 1 GiB and\n"
+            "removes it.\n\n"
+            "  --model M      a container: its record size, and what the drive means in tokens\n"
+            "                 a second when nothing is cached; default: DIR, if it is one\n"
+            "  --size N       bytes a read; default: the model's records, else 4 MiB\n"
+            "  --seconds F    a depth; default 0.5\n"
+            "  --json         one JSON object\n");
+    return code;
+}
+
+static int open_file(int dir, const char *name, uint64_t least)
+{
+    struct stat st;
+    int fd = openat(dir, name, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < least)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Large files that are there, through links too; experts only if it is a container. */
+static void use_files(struct bench *b, int dir)
+{
+    DIR *d = fdopendir(dup(dir));
+
+    for (struct dirent *e; d && b->files < FILES_MOST && (e = readdir(d)) != NULL;) {
+        if (b->model && strncmp(e->d_name, "experts-", 8) != 0)
+            continue;
+        int fd = open_file(dir, e->d_name, b->model ? b->o.size : LEAST_BYTES);
+        if (fd >= 0)
+            b->fd[b->files++] = fd;
+    }
+    if (d)
+        closedir(d);
+}
+
+/* A file without a name, of bytes that no drive can make smaller. */
+static int make_file(struct bench *b, int dir)
+{
+    struct statvfs fs;
+    uint64_t bytes = TEMP_BYTES, x = 88172645463325252;
+    uint64_t *data = aligned_alloc(BLOCK, CHUNK);
+    int rc = 0, fd;
+
+    if (fstatvfs(dir, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize / 4 < bytes)
+        bytes = (uint64_t)fs.f_bavail * fs.f_frsize / 4 / CHUNK * CHUNK;
+    if (!data || bytes < b->o.size) {
+        free(data);
+        return waste_fetch_fail("%s: no room for a file to read", b->o.dir);
+    }
+    char name[64];
+    snprintf(name, sizeof(name), ".waste-diskbench-%d", (int)getpid());
+    fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        b->fd[0] = openat(dir, name, O_RDONLY | O_DIRECT | O_CLOEXEC);
+        rc = b->fd[0] < 0 ? -errno : 0;
+        unlinkat(dir, name, 0); /* gone whatever happens from here on */
+    } else {
+        rc = -errno;
+    }
+    b->files = fd >= 0 && rc == 0;
+    for (uint64_t off = 0; off < bytes && rc == 0; off += CHUNK) {
+        for (size_t i = 0; i < CHUNK / sizeof(*data); i++) {
+            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+            data[i] = x;
+        }
+        rc = waste_io_pwrite(fd, data, CHUNK, off);
+    }
+    if (rc == 0 && fsync(fd) < 0)
+        rc = -errno;
+    if (fd >= 0) {
+        /* read what is on the drive, not what is still in memory */
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+    free(data);
+    b->temporary = true;
+    return rc == 0 ? 0
+                   : waste_fetch_fail("%s: cannot make a file to read past the page cache: %s",
+                                      b->o.dir, strerror(-rc));
+}
+
+static int open_model(struct bench *b)
+{
+    struct waste_error err;
+    const char *path = b->o.model ? b->o.model : b->o.dir;
+
+    if (waste_container_open(path, &b->model, &err) < 0) {
+        b->model = NULL;
+        if (b->o.model)
+            return waste_fetch_fail("%s", err.text);
+        b->o.size = b->o.size ? b->o.size : DEFAULT_SIZE;
+        return 0;
+    }
+    if (b->o.size == 0)
+        b->o.size = (b->model->expert.record_bytes + BLOCK - 1) / BLOCK * BLOCK;
+    for (uint32_t i = 0; i < b->model->config.layers; i++)
+        if (waste_model_layer(b->model, i)->is_moe)
+            b->token_bytes += (uint64_t)b->model->config.top_k * b->model->expert.record_bytes;
+    return 0;
+}
+
+static int measure(struct bench *b)
+{
+    struct waste_disk disk;
+    struct waste_error err;
+
+    int rc = waste_disk_open(&disk, b->fd, b->files, b->o.size, &err);
+    for (uint32_t i = 0; i < disk.count && rc == 0; i++)
+        if (!(fcntl(disk.files[i], F_GETFL) & O_DIRECT))
+            rc = waste_error_set(&err, -EINVAL,
+                                 "the file system takes O_DIRECT back at the "
+                                 "first read: nothing could be said of the drive");
+    if (rc == 0) {
+        b->cached_before = waste_disk_cached_pages(&disk, &b->pages);
+        b->device_bytes = waste_disk_device_bytes();
+    }
+    for (uint32_t i = 0; i < LEVELS && rc == 0; i++) {
+        rc = waste_disk_measure(&disk, 1u << i, b->o.seconds, &b->rate[i], &err);
+        b->read_bytes += rc == 0 ? b->rate[i].bytes : 0;
+    }
+    if (rc == 0) {
+        b->device_bytes = waste_disk_device_bytes() - b->device_bytes;
+        b->cached_after = waste_disk_cached_pages(&disk, &b->pages);
+    }
+    waste_disk_close(&disk);
+    return rc == 0 ? 0 : waste_fetch_fail("%s: %s", b->o.dir, err.text);
+}
+
+/* All bytes came from the device and none stayed in the page cache: it is the drive that was
+ * measured. */
+static bool bypassed(const struct bench *b)
+{
+    return b->device_bytes >= b->read_bytes && b->cached_after <= b->cached_before;
+}
+
+static double rate_of(const struct waste_disk_rate *r)
+{
+    return (double)r->bytes / r->seconds;
+}
+
+static int print_json(const struct bench *b)
+{
+    json_t *depths = json_array();
+
+    for (uint32_t i = 0; i < LEVELS; i++) {
+        const struct waste_disk_rate *r = &b->rate[i];
+        json_t *row =
+            json_pack("{s:i, s:I, s:f, s:f}", "depth", (int)r->depth, "reads", (json_int_t)r->reads,
+                      "seconds", r->seconds, "gb_per_s", rate_of(r) / 1e9);
+        if (b->token_bytes)
+            json_object_set_new(row, "tok_per_s", json_real(rate_of(r) / (double)b->token_bytes));
+        json_array_append_new(depths, row);
+    }
+    json_t *object =
+        json_pack("{s:s, s:b, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I, s:b}", "dir", b->o.dir,
+                  "temporary_file", (int)b->temporary, "files", (int)b->files, "read_bytes",
+                  (int)b->o.size, "depths", depths, "bytes_read", (json_int_t)b->read_bytes,
+                  "device_bytes", (json_int_t)b->device_bytes, "pages", (json_int_t)b->pages,
+                  "pages_cached_before", (json_int_t)b->cached_before, "pages_cached_after",
+                  (json_int_t)b->cached_after, "bypassed", (int)bypassed(b));
+    if (object && b->token_bytes)
+        json_object_set_new(object, "token_bytes", json_integer((json_int_t)b->token_bytes));
+    int rc = object ? json_dumpf(object, stdout, JSON_INDENT(2)) : -1;
+    json_decref(object);
+    return rc < 0 || putchar('\n') == EOF || fflush(stdout) ? 1 : 0;
+}
+
+static int print_text(const struct bench *b)
+{
+    printf("%s: %u %sfile%s, reads of %.2f MB at random places, O_DIRECT\n\n", b->o.dir, b->files,
+           b->temporary ? "temporary " : "", b->files == 1 ? "" : "s", b->o.size / 1e6);
+    printf("  depth      GB/s   ms a read%s\n", b->token_bytes ? "   tokens/s, all cold" : "");
+    for (uint32_t i = 0; i < LEVELS; i++) {
+        const struct waste_disk_rate *r = &b->rate[i];
+        printf("  %5u  %8.2f  %10.2f", r->depth, rate_of(r) / 1e9,
+               r->seconds * 1e3 * r->depth / (double)r->reads);
+        if (b->token_bytes)
+            printf("  %19.2f", rate_of(r) / (double)b->token_bytes);
+        putchar('\n');
+    }
+    printf("\n  page cache   %" PRIu64 " of %" PRIu64 " pages of the files before, %" PRIu64
+           " after\n",
+           b->cached_before, b->pages, b->cached_after);
+    printf("  device       %" PRIu64 " of %" PRIu64 " bytes read came from it (/proc/self/io)\n",
+           b->device_bytes, b->read_bytes);
+    if (!bypassed(b))
+        printf("  not proven   these are not the figures of a drive: reads did not all go past the "
+               "page cache\n");
+    if (b->token_bytes)
+        printf("  token        %.1f MB when nothing is cached\n", (double)b->token_bytes / 1e6);
+    return fflush(stdout) ? 1 : 0;
+}
+
+static int run(struct bench *b)
+{
+    int dir = open(b->o.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (dir < 0) {
+        waste_fetch_fail("%s: cannot open: %s", b->o.dir, strerror(errno));
+        return 2;
+    }
+    int rc = open_model(b);
+    if (rc == 0)
+        use_files(b, dir);
+    if (rc == 0 && b->files == 0)
+        rc = make_file(b, dir);
+    if (rc == 0)
+        rc = measure(b);
+    if (rc == 0)
+        rc = b->o.json ? print_json(b) : print_text(b);
+    for (uint32_t i = 0; i < b->files; i++)
+        close(b->fd[i]);
+    close(dir);
+    free(b->model);
+    return rc == 0 ? 0 : 1;
+}
+
+int waste_fetch_diskbench(int argc, char **argv)
+{
+    static const struct option longs[] = {{"model", 1, NULL, 'm'},   {"size", 1, NULL, 's'},
+                                          {"seconds", 1, NULL, 't'}, {"json", 0, NULL, 'j'},
+                                          {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
+    static struct bench b;
+    char *end;
+
+    b.o.seconds = 0.5;
+    for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
+        if (c == 'h')
+            return help(stdout, 0);
+        if (c == 'm') {
+            b.o.model = optarg;
+        } else if (c == 'j') {
+            b.o.json = true;
+        } else if (c == 's') {
+            unsigned long n = strtoul(optarg, &end, 10);
+            if (*end || n < BLOCK || n > 64 << 20 || n % BLOCK) {
+                waste_fetch_fail("--size %s: a multiple of 4096 up to 67108864 is wanted", optarg);
+                return 2;
+            }
+            b.o.size = (uint32_t)n;
+        } else if (c == 't') {
+            b.o.seconds = strtod(optarg, &end);
+            if (*end || !(b.o.seconds > 0 && b.o.seconds <= 3600)) {
+                waste_fetch_fail("--seconds %s: more than 0 and up to 3600 is wanted", optarg);
+                return 2;
+            }
+        } else {
+            return 2;
+        }
+    }
+    if (argc - optind != 1)
+        return help(stderr, 2);
+    b.o.dir = argv[optind];
+    return run(&b);
+}
