@@ -18,6 +18,7 @@ int waste_cmd_ps(const struct waste_args *args);
 int waste_cmd_stats(const struct waste_args *args);
 int waste_cmd_top(const struct waste_args *args);
 int waste_cmd_restart(const struct waste_args *args);
+int waste_cmd_budget(const struct waste_args *args);
 int waste_cmd_stop(const struct waste_args *args);
 int waste_cmd_log(const struct waste_args *args);
 

@@ -4,6 +4,7 @@
 
 #include "cli/cmd.h"
 #include "cli/engine.h"
+#include "cli/io_view.h"
 #include "cli/output.h"
 #include "cli/units.h"
 
@@ -77,6 +78,7 @@ static void print_text(const struct waste_engine *e, const struct totals *t)
     printf("\n  token        reads at most %u experts, %s\n", t->moe_layers * c->top_k,
            waste_units_format_size((uint64_t)t->moe_layers * c->top_k * m->expert.record_bytes, a,
                                    sizeof(a)));
+    waste_io_view_probe_print(e->args, m);
     printf("  fingerprint  %016llx\n", (unsigned long long)m->fingerprint);
     if (e->tokenizer != NULL)
         printf("  tokenizer    %u ranks; chat as %s%s\n", waste_tokenizer_ranks(e->tokenizer),
@@ -117,6 +119,8 @@ static json_t *make_json(const struct waste_engine *e, const struct totals *t)
     if (object != NULL && more != NULL)
         json_object_update(object, more);
     json_decref(more);
+    if (object != NULL)
+        json_object_set_new(object, "io", waste_io_view_probe_json(e->args, m));
     return object;
 }
 

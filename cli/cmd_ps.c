@@ -8,12 +8,11 @@
 #include "cli/attach.h"
 #include "cli/cmd.h"
 #include "cli/engine.h"
+#include "cli/io_view.h"
 #include "cli/machine.h"
 #include "cli/output.h"
 #include "cli/supervisor_int.h"
 #include "cli/units.h"
-
-static const char *const io_name[] = {"auto", "uring", "pread"};
 
 /* A stage record as a reader of shared memory may take it: bounded, one moment each field. */
 struct stage_view {
@@ -99,7 +98,6 @@ static json_t *pipeline_json(const struct waste_attached *a, bool counters)
         return object;
     uint64_t hits = counter(a, WASTE_C_HITS), misses = counter(a, WASTE_C_MISSES);
     uint64_t tokens = counter(a, WASTE_C_TOKENS), step_ns = counter(a, WASTE_C_STEP_NS);
-    uint32_t io = atomic_load_explicit(&a->shm.control->io_in_use, memory_order_relaxed);
     json_t *values = json_object();
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
         json_object_set_new(values, waste_counter_info[i].name,
@@ -109,8 +107,13 @@ static json_t *pipeline_json(const struct waste_attached *a, bool counters)
                         json_real(hits + misses > 0 ? (double)hits / (double)(hits + misses) : 0));
     json_object_set_new(object, "tok_per_s",
                         json_real(step_ns > 0 ? (double)tokens * 1e9 / (double)step_ns : 0));
-    json_object_set_new(object, "io", json_string(io_name[io < 3 ? io : 0]));
-    json_object_set_new(object, "slots", json_integer(a->shm.control->slot_count));
+    json_object_set_new(object, "io", json_string(waste_io_view_mode(a->shm.control)));
+    json_object_set_new(object, "drives", waste_io_view_json(a->shm.control));
+    json_object_set_new(object, "cache", waste_io_view_cache_json(a->shm.control));
+    /* relaxed: a look */
+    json_object_set_new(
+        object, "slots",
+        json_integer(atomic_load_explicit(&a->shm.control->slots_wanted, memory_order_relaxed)));
     json_object_set_new(object, "slot_bytes", json_integer((json_int_t)a->shm.control->slot_bytes));
     return object;
 }
@@ -192,14 +195,12 @@ static void print_counters(const struct waste_attached *a)
 {
     uint64_t hits = counter(a, WASTE_C_HITS), misses = counter(a, WASTE_C_MISSES);
     uint64_t tokens = counter(a, WASTE_C_TOKENS), step_ns = counter(a, WASTE_C_STEP_NS);
-    uint32_t io = atomic_load_explicit(&a->shm.control->io_in_use, memory_order_relaxed);
-    char size[24];
 
-    printf("  %.2f tokens/s, %.1f %% hits, io %s, %u slots of %s\n\n",
+    waste_io_view_print(a->shm.control);
+    waste_io_view_cache_print(a->shm.control);
+    printf("  %.2f tokens/s, %.1f %% hits\n\n",
            step_ns > 0 ? (double)tokens * 1e9 / (double)step_ns : 0,
-           hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 0,
-           io_name[io < 3 ? io : 0], a->shm.control->slot_count,
-           waste_units_format_size(a->shm.control->slot_bytes, size, sizeof(size)));
+           hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 0);
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
         printf("  %-20s %16" PRIu64 "  %s\n", waste_counter_info[i].name,
                counter(a, (enum waste_counter)i), waste_counter_info[i].help);

@@ -1,6 +1,7 @@
 #include "cli/control_socket.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/supervisor_int.h"
+#include "cli/units.h"
 
 struct client {
     int fd;                                  /* -1: free */
@@ -180,6 +182,24 @@ static void do_restart(struct waste_control_socket *cs, struct client *c, const 
     }
 }
 
+/* "budget BYTES": answered at once, the reader follows. */
+static void do_budget(struct waste_control_socket *cs, struct client *c, const char *number)
+{
+    struct waste_error err;
+    uint64_t bytes, total;
+    uint32_t slots;
+    char text[80];
+
+    if (waste_units_parse_u64(number, &bytes) != 0) {
+        answer(c, -1, "error budget is no number of bytes");
+    } else if (waste_supervisor_budget(cs->s, bytes, &slots, &total, &err) != 0) {
+        answer_error(c, &err);
+    } else {
+        snprintf(text, sizeof(text), "ok %u %" PRIu64, slots, total);
+        answer(c, -1, text);
+    }
+}
+
 static void do_command(struct waste_control_socket *cs, struct client *c, const char *command)
 {
     char text[WASTE_SOCKET_MESSAGE];
@@ -190,6 +210,8 @@ static void do_command(struct waste_control_socket *cs, struct client *c, const 
     } else if (strcmp(command, "stop") == 0) {
         answer(c, -1, "ok");
         cs->s->options.on_stop(cs->s->options.on_stop_arg);
+    } else if (strncmp(command, "budget ", 7) == 0) {
+        do_budget(cs, c, command + 7);
     } else if (strncmp(command, "restart ", 8) == 0) {
         do_restart(cs, c, command + 8);
     } else {

@@ -6,6 +6,7 @@
  *     hello              ok MODEL-DIR, with a read-only descriptor of the control segment
  *     restart STAGE|all  ok, once the new process runs
  *     stop               ok
+ *     budget BYTES       ok SLOTS TOTAL-BYTES; the cache follows
  */
 #ifndef WASTE_CLI_CONTROL_SOCKET_H
 #define WASTE_CLI_CONTROL_SOCKET_H

@@ -141,12 +141,16 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
         .threads = a->threads > 0 ? a->threads
                    : listed > 0   ? listed
                                   : waste_machine_cpus(&waste_machine_proc),
-        .io = a->io,
+        .io_depth = a->depth,
+        .mlock = a->mlock,
         .verify = !a->no_verify,
         .lookahead =
             a->lookahead == WASTE_LOOKAHEAD_DEFAULT ? e->model->config.top_k : a->lookahead,
         .ctx = ctx,
     };
+    bool direct;
+    out->io = waste_options_io(a->io, &direct);
+    out->io_direct = direct;
     memcpy(out->cpus, a->cpus, sizeof(out->cpus));
 }
 

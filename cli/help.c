@@ -76,6 +76,12 @@ static const struct {
                            "in progress stays the same; the trunk is not read again.\n",
                            "  waste-run restart compute\n"
                            "  waste-run restart all --pid 4711\n"},
+    [WASTE_CMD_BUDGET] =
+        {"Changes how much memory a running pipeline may take. The cache becomes smaller, its "
+         "pages\n"
+         "given back, or grows as experts are read; what is generated stays the same.\n",
+         "  waste-run budget 24G\n"
+         "  waste-run budget 46G --pid 4711\n"},
     [WASTE_CMD_STOP] = {"Ends a pipeline as Ctrl-C would: what was generated is printed first.\n",
                         "  waste-run stop\n"},
     [WASTE_CMD_LOG] =

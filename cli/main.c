@@ -21,6 +21,7 @@ static int (*const commands[WASTE_COMMAND_COUNT])(const struct waste_args *args)
     [WASTE_CMD_STATS] = waste_cmd_stats,
     [WASTE_CMD_TOP] = waste_cmd_top,
     [WASTE_CMD_RESTART] = waste_cmd_restart,
+    [WASTE_CMD_BUDGET] = waste_cmd_budget,
     [WASTE_CMD_STOP] = waste_cmd_stop,
     [WASTE_CMD_LOG] = waste_cmd_log,
 };

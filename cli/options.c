@@ -314,3 +314,11 @@ void waste_args_finish(struct waste_args *args)
     free(args->ids);
     args->ids = NULL;
 }
+
+uint32_t waste_options_io(uint32_t io, bool *direct)
+{
+    _Static_assert(WASTE_IO_AUTO == 0 && WASTE_IO_URING == 1 && WASTE_IO_PREAD == 2,
+                   "the order of the words after --io");
+    *direct = io > WASTE_IO_PREAD;
+    return *direct ? io - WASTE_IO_PREAD : io;
+}

@@ -25,6 +25,7 @@
     X(STATS, "stats", "", 0, 0, "counters and stages of a running pipeline")                       \
     X(TOP, "top", "", 0, 0, "the same, refreshed every second")                                    \
     X(RESTART, "restart", "STAGE", 1, 1, "restart reader, compute, router or all, politely")       \
+    X(BUDGET, "budget", "SIZE", 1, 1, "another memory budget for a running pipeline")              \
     X(STOP, "stop", "", 0, 0, "end a running pipeline")                                            \
     X(LOG, "log", "", 0, 0, "what the stages of a running pipeline reported")
 
@@ -60,7 +61,9 @@ struct waste_args {
     bool seed_given;
     uint32_t threads; /* 0: not given */
     uint64_t cpus[WASTE_CPU_WORDS];
-    uint32_t io; /* enum waste_io_mode */
+    uint32_t io;    /* see waste_options_io */
+    uint32_t depth; /* 0: not given */
+    bool mlock;
     uint32_t lookahead;
     bool no_verify;
     bool json, quiet;
@@ -97,6 +100,9 @@ void waste_args_finish(struct waste_args *args);
 
 /* --help: of one command, or of the program when `command` is WASTE_COMMAND_COUNT. */
 void waste_args_help(FILE *out, enum waste_command command);
+
+/* What --io says: enum waste_io_mode, and whether O_DIRECT must be granted. */
+uint32_t waste_options_io(uint32_t io, bool *direct);
 
 const char *waste_command_name(enum waste_command command);
 

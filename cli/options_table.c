@@ -6,7 +6,8 @@
 #define PIPELINE (GENERATE | BIT(EVAL) | BIT(BENCH))
 #define PLANNED (PIPELINE | BIT(PLAN))
 #define WORDS (BIT(TOKENIZE) | BIT(DETOKENIZE))
-#define ATTACHED (BIT(PS) | BIT(STATS) | BIT(TOP) | BIT(RESTART) | BIT(STOP) | BIT(LOG))
+#define ATTACHED                                                                                   \
+    (BIT(PS) | BIT(STATS) | BIT(TOP) | BIT(RESTART) | BIT(STOP) | BIT(LOG) | BIT(BUDGET))
 #define ANY UINT32_MAX
 
 #define FIELD(name) offsetof(struct waste_args, name)
@@ -41,8 +42,13 @@ const struct waste_option waste_option_table[] = {
      FIELD(threads), 1, 1024, PLANNED},
     {"--cpus", "LIST", "CPUs of compute's threads, for example 0-3,8", WASTE_OPT_CPUS, FIELD(cpus),
      0, 0, PLANNED},
-    {"--io", "auto|uring|pread", "how experts are read; default auto", WASTE_OPT_CHOICE, FIELD(io),
-     0, 0, PIPELINE},
+    {"--io", "auto|uring|pread|uring+direct|pread+direct",
+     "how experts are read, +direct: or not at all; default auto, the best that works",
+     WASTE_OPT_CHOICE, FIELD(io), 0, 0, PIPELINE | BIT(INFO)},
+    {"--depth", "N", "reads a drive gets at once; default: as measured at the start", WASTE_OPT_U32,
+     FIELD(depth), 1, 64, PIPELINE | BIT(INFO)},
+    {"--mlock", NULL, "keep trunk, session and cache in memory whatever happens", WASTE_OPT_FLAG,
+     FIELD(mlock), 0, 0, PLANNED},
     {"--lookahead", "N", "experts a layer to read ahead of the router; 0: off; default: as chosen",
      WASTE_OPT_U32, FIELD(lookahead), 0, 65535, PLANNED},
     {"--verify", NULL, "check the crc32 of every expert read (the default)", WASTE_OPT_UNFLAG,

@@ -6,7 +6,10 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "cli/units.h"
 
 /* Above the numbers the stages want theirs at, so that dup2 in a child never hits another of ours.
  */
@@ -28,7 +31,8 @@ static int create_segments(struct waste_pipeline *p, struct waste_error *err)
     const uint64_t bytes[WASTE_SEG_COUNT] = {
         [WASTE_SEG_CONTROL] = p->plan.control_bytes,
         [WASTE_SEG_TRUNK] = p->plan.trunk_bytes,
-        [WASTE_SEG_CACHE] = p->plan.cache_bytes,
+        /* sparse: memory only where a slot is used */
+        [WASTE_SEG_CACHE] = (uint64_t)p->plan.room_slots * p->model->expert.record_bytes,
         [WASTE_SEG_SESSION] = p->plan.session_bytes,
     };
 
@@ -47,6 +51,27 @@ static int create_segments(struct waste_pipeline *p, struct waste_error *err)
     return rc == 0 ? 0 : waste_error_set(err, rc, "cannot move a descriptor: %s", strerror(-rc));
 }
 
+/* Ours; the reader locks the cache, compute the trunk. */
+static int lock_segments(struct waste_pipeline *p, struct waste_error *err)
+{
+    uint64_t bytes = p->plan.control_bytes + p->plan.session_bytes, most;
+    struct rlimit limit = {0};
+    char need[24], have[24];
+
+    int rc = waste_segment_lock(&p->control_map, false);
+    if (rc == 0)
+        rc = waste_segment_lock(&p->session_map, false);
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    most = limit.rlim_cur;
+    return rc == 0
+               ? 0
+               : waste_error_set(err, rc,
+                                 "option --mlock: cannot lock %s of control and session: %s "
+                                 "(ulimit -l is %s)",
+                                 waste_units_format_size(bytes, need, sizeof(need)), strerror(-rc),
+                                 waste_units_format_size(most, have, sizeof(have)));
+}
+
 static int map_segments(struct waste_pipeline *p, struct waste_error *err)
 {
     int rc = waste_segment_map(p->fd[WASTE_SEG_CONTROL], WASTE_SEG_CONTROL, true, &p->control_map);
@@ -63,7 +88,7 @@ static int map_segments(struct waste_pipeline *p, struct waste_error *err)
         errno != EINVAL)
         return waste_error_set(err, -errno, "cannot get %zu bytes for the session: %s",
                                p->session_map.bytes, strerror(errno));
-    return 0;
+    return p->options.mlock ? lock_segments(p, err) : 0;
 }
 
 int waste_pipeline_create(struct waste_pipeline *p, const char *model_dir,
@@ -79,6 +104,8 @@ int waste_pipeline_create(struct waste_pipeline *p, const char *model_dir,
         .reader_event = -1,
     };
 
+    if (p->plan.room_slots < plan->slots)
+        p->plan.room_slots = plan->slots;
     int rc = create_segments(p, err);
     if (rc == 0)
         rc = map_segments(p, err);
@@ -87,8 +114,8 @@ int waste_pipeline_create(struct waste_pipeline *p, const char *model_dir,
         return rc;
     }
     waste_session_init(p->session_map.base, p->session_map.bytes, model, options->ctx);
-    waste_control_init(p->control_map.base, p->control_map.bytes, model, plan->slots, options,
-                       getpid(), &p->shm);
+    waste_control_init(p->control_map.base, p->control_map.bytes, model, p->plan.room_slots,
+                       options, getpid(), &p->shm);
     rc = waste_session_attach(p->session_map.base, p->session_map.bytes, model, &p->header,
                               &p->session);
     if (rc != 0) {
@@ -96,11 +123,24 @@ int waste_pipeline_create(struct waste_pipeline *p, const char *model_dir,
         return waste_error_set(err, rc, "cannot lay out a session of %u tokens: %s", options->ctx,
                                strerror(-rc));
     }
+    waste_pipeline_set_slots(p, plan->slots, plan->slots, plan->total_bytes);
     p->want_stride = p->shm.control->want_stride;
     p->hidden_stride = p->shm.control->hidden_stride;
     p->log_off = p->session->log_off;
     p->logits_off = p->session->logits_off;
     return 0;
+}
+
+void waste_pipeline_set_slots(struct waste_pipeline *p, uint32_t slots, uint32_t budget_slots,
+                              uint64_t budget_bytes)
+{
+    struct waste_control *c = p->shm.control;
+
+    /* relaxed: a wish the reader follows step by step, and figures for people */
+    atomic_store_explicit(&c->slots_budget, budget_slots, memory_order_relaxed);
+    atomic_store_explicit(&c->budget_bytes, budget_bytes, memory_order_relaxed);
+    atomic_store_explicit(&c->slots_wanted, slots, memory_order_relaxed);
+    waste_pipeline_ring(p, WASTE_STAGE_READER);
 }
 
 void waste_pipeline_finish(struct waste_pipeline *p)

@@ -45,6 +45,10 @@ static inline const float *waste_pipeline_logits(const struct waste_pipeline *p)
     return (const float *)((const char *)p->session_map.base + p->logits_off);
 }
 
+/* How many slots the reader may use from now on, and what of that the budget allows. */
+void waste_pipeline_set_slots(struct waste_pipeline *p, uint32_t slots, uint32_t budget_slots,
+                              uint64_t budget_bytes);
+
 /* Rings the bell of one stage / of everybody. */
 void waste_pipeline_ring(struct waste_pipeline *p, enum waste_stage_id stage);
 void waste_pipeline_ring_all(struct waste_pipeline *p);

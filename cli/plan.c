@@ -29,12 +29,19 @@ static uint32_t min_u32(uint64_t a, uint64_t b)
     return least < UINT32_MAX - 1 ? (uint32_t)least : UINT32_MAX - 1;
 }
 
-/* All that `slots` slots need, with the control segment's descriptors for them. */
+/* The descriptors are made for all slots that may ever be used. */
+static uint64_t control_bytes(const struct waste_plan *p, const struct waste_model *model,
+                              uint32_t slots)
+{
+    return round_page(waste_control_bytes(model, slots > p->room_slots ? slots : p->room_slots));
+}
+
+/* All that `slots` slots need, with the control segment. */
 static uint64_t total_with(const struct waste_plan *p, const struct waste_model *model,
                            uint32_t slots)
 {
-    uint64_t total = round_page(waste_control_bytes(model, slots)) + p->trunk_bytes +
-                     p->session_bytes + p->own_bytes + (uint64_t)slots * model->expert.record_bytes;
+    uint64_t total = control_bytes(p, model, slots) + p->trunk_bytes + p->session_bytes +
+                     p->own_bytes + (uint64_t)slots * model->expert.record_bytes;
 
     for (int s = 0; s < WASTE_STAGE_COUNT; s++)
         total += p->stage_bytes[s];
@@ -57,6 +64,21 @@ static uint32_t slots_within(const struct waste_plan *p, const struct waste_mode
     return low;
 }
 
+/* More than this is never registered with the kernel one by one: reader/io_uring.c. */
+enum { ROOM_MOST = 16384 };
+
+/* What this machine could ever hold. */
+static uint32_t room(const struct waste_plan_input *in, const struct waste_plan *p)
+{
+    const struct waste_machine_memory *m = in->memory;
+    uint64_t bytes = m->total_bytes < m->limit_bytes ? m->total_bytes : m->limit_bytes;
+    uint32_t slots = min_u32(bytes / in->model->expert.record_bytes, p->expert_slots);
+
+    if (in->options->mlock)
+        return 0; /* locked memory is counted by addresses: no more than is used */
+    return slots < ROOM_MOST ? slots : ROOM_MOST;
+}
+
 /* floor + 3, 2, 1, 0 working sets, the largest that is allowed. */
 static uint64_t default_budget(const struct waste_plan *p, const struct waste_model *model)
 {
@@ -70,17 +92,24 @@ static uint64_t default_budget(const struct waste_plan *p, const struct waste_mo
     return p->floor_bytes;
 }
 
+static int refuse_floor(const struct waste_plan *p, uint64_t budget_bytes, struct waste_error *err)
+{
+    char a[24], b[24];
+
+    return waste_error_set(
+        err, -EINVAL,
+        "budget %s is under the floor of this model: --budget %" PRIu64 "K (%s) would do",
+        waste_units_format_size(budget_bytes, a, sizeof(a)), (p->floor_bytes + 1023) / 1024,
+        waste_units_format_size(p->floor_bytes, b, sizeof(b)));
+}
+
 static int check_budget(const struct waste_plan *p, const struct waste_machine_memory *memory,
                         struct waste_error *err)
 {
     char a[24], b[24];
 
     if (p->budget_given && p->budget_bytes < p->floor_bytes)
-        return waste_error_set(
-            err, -EINVAL,
-            "budget %s is under the floor of this model: --budget %" PRIu64 "K (%s) would do",
-            waste_units_format_size(p->budget_bytes, a, sizeof(a)), (p->floor_bytes + 1023) / 1024,
-            waste_units_format_size(p->floor_bytes, b, sizeof(b)));
+        return refuse_floor(p, p->budget_bytes, err);
     if (!p->budget_given && p->budget_bytes > p->allowed_bytes)
         return waste_error_set(err, -EINVAL,
                                "not enough memory: this model needs %s, 7/8 of what is free is %s "
@@ -140,6 +169,7 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     p.expert_slots = min_u32((uint64_t)layers * model->config.experts, UINT32_MAX);
     p.working_set_slots = min_u32((uint64_t)layers * top_k, p.expert_slots);
     p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
+    p.room_slots = room(in, &p);
     p.floor_bytes = total_with(&p, model, p.floor_slots);
     p.budget_bytes = p.budget_given ? in->budget_bytes : default_budget(&p, model);
 
@@ -147,12 +177,29 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     if (p.budget_bytes >= p.floor_bytes)
         p.slots = slots_within(&p, model, p.budget_bytes);
     p.total_bytes = total_with(&p, model, p.slots);
-    p.control_bytes = round_page(waste_control_bytes(model, p.slots));
+    p.control_bytes = control_bytes(&p, model, p.slots);
+    if (p.room_slots < p.slots)
+        p.room_slots = p.slots;
     p.cache_bytes = (uint64_t)p.slots * model->expert.record_bytes;
     int rc = check_budget(&p, in->memory, err);
     if (rc == 0)
         *out = p;
     return rc;
+}
+
+int waste_plan_slots(const struct waste_plan *p, const struct waste_model *model,
+                     uint64_t budget_bytes, uint32_t *slots, uint64_t *total_bytes,
+                     struct waste_error *err)
+{
+    struct waste_plan q = *p;
+
+    if (budget_bytes < p->floor_bytes)
+        return refuse_floor(p, budget_bytes, err);
+    if (q.expert_slots > q.room_slots)
+        q.expert_slots = q.room_slots;
+    *slots = slots_within(&q, model, budget_bytes);
+    *total_bytes = total_with(&q, model, *slots);
+    return 0;
 }
 
 uint64_t waste_plan_own_bytes(const struct waste_model *model, uint64_t tokenizer_file_bytes)

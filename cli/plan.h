@@ -32,6 +32,8 @@ struct waste_plan {
     uint64_t total_bytes;   /* what will be used: <= budget */
     uint64_t allowed_bytes; /* 7/8 of what may be had */
     uint32_t slots, floor_slots, working_set_slots, expert_slots;
+    uint32_t room_slots; /* that the segments have room for, so that the budget can grow later;
+                            costs address space, and a descriptor each */
     bool budget_given;
 };
 
@@ -39,6 +41,14 @@ struct waste_plan {
  * fits or the memory limit is lower than what would be used. */
 int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err);
+
+/*
+ * Of a plan that was made: the slots that another budget pays for, at most room_slots, and the total
+ * it comes to. 0, or -EINVAL with one line in err when it is under the floor.
+ */
+int waste_plan_slots(const struct waste_plan *p, const struct waste_model *model,
+                     uint64_t budget_bytes, uint32_t *slots, uint64_t *total_bytes,
+                     struct waste_error *err);
 
 /* What waste-run itself takes, with a tokenizer of that size. The same for the same model, so that
  * a floor that was shown once is a budget that works. */

@@ -14,7 +14,7 @@ static void repair_slots(struct waste_pipeline *p)
 {
     uint64_t slot_bytes = p->model->expert.record_bytes;
 
-    for (uint32_t i = 0; i < p->plan.slots; i++) {
+    for (uint32_t i = 0; i < p->plan.room_slots; i++) {
         struct waste_slot *slot = &p->shm.slot[i];
         /* acquire: whatever the dead reader published last is seen whole */
         uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
@@ -35,7 +35,7 @@ static void repair_slots(struct waste_pipeline *p)
 
 static void clear_pins(struct waste_pipeline *p)
 {
-    for (uint32_t i = 0; i < p->plan.slots; i++)
+    for (uint32_t i = 0; i < p->plan.room_slots; i++)
         waste_slot_clear_pins(&p->shm.slot[i]);
 }
 

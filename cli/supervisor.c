@@ -234,6 +234,7 @@ static void *run(void *arg)
 {
     struct waste_supervisor *s = arg;
 
+    waste_supervisor_budget_init(s);
     s->last_look_ns = waste_now_ns();
     waste_inject_init(s->p->shm.control, WASTE_STAGE_COUNT);
     for (;;) {
@@ -248,6 +249,7 @@ static void *run(void *arg)
         }
         wait_and_reap(s);
         look(s);
+        waste_supervisor_look_at_memory(s);
     }
 }
 

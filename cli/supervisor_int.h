@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "cli/control_socket.h"
+#include "cli/pressure.h"
 #include "cli/supervisor.h"
 
 enum { WASTE_DEATHS_MAX = 5 };
@@ -55,6 +56,10 @@ struct waste_supervisor {
     bool stopping;
     int64_t stop_until_ns;
     int64_t last_look_ns;
+    struct waste_pressure pressure;
+    uint32_t budget_slots; /* what the budget allows now; pressure may allow less */
+    uint64_t budget_bytes;
+    int64_t pressure_ns; /* last looked at */
     uint64_t seen_seq; /* newest request that gave tired stages another chance */
 
     pthread_mutex_t lock; /* of the two below, between our own threads */
@@ -75,6 +80,15 @@ void waste_supervisor_mourn(struct waste_supervisor *s, enum waste_stage_id stag
 
 /* Sets what waste_supervisor_failure() says, from the stages' lives. */
 void waste_supervisor_publish_failure(struct waste_supervisor *s);
+
+/* The thread's start; and every turn: the cache gives way when the machine wants memory. */
+void waste_supervisor_budget_init(struct waste_supervisor *s);
+void waste_supervisor_look_at_memory(struct waste_supervisor *s);
+
+/* For the control socket. The cache's size changes while it is used. 0 or -EINVAL with err;
+ * *slots and *total_bytes: what it comes to. */
+int waste_supervisor_budget(struct waste_supervisor *s, uint64_t bytes, uint32_t *slots,
+                            uint64_t *total_bytes, struct waste_error *err);
 
 /* For the control socket. Asks the stages in `mask` to exit and come back; err says why one cannot.
  */

@@ -110,7 +110,7 @@ uint32_t waste_io_probe_depth(struct waste_io *io, const int *files, uint32_t co
     p.random = now_ns() | 1;
     /* twice, and the better one counts: a machine that does other things makes it only worse */
     for (uint32_t pass = 0; pass < PASSES && !slow; pass++)
-        for (uint32_t i = 0; i < LEVELS && (FIRST << i) <= io->depth && !slow && !p.broken; i++) {
+        for (uint32_t i = 0; i < LEVELS && (uint32_t)(FIRST << i) <= io->depth && !slow && !p.broken; i++) {
             double got = measure(&p, FIRST << i, &slow);
             rate[i] = got > rate[i] ? got : rate[i];
             best = got > best ? got : best;
@@ -127,5 +127,5 @@ uint32_t waste_io_probe_depth(struct waste_io *io, const int *files, uint32_t co
     while (rate[chosen] < GOOD_ENOUGH * best)
         chosen++;
     *bytes_per_s = (uint64_t)rate[chosen];
-    return FIRST << chosen;
+    return (uint32_t)(FIRST << chosen);
 }

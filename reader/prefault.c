@@ -1,5 +1,6 @@
 #include "reader/prefault.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@ static void *work(void *arg)
 
     /* of this thread only: compute comes first */
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
+    sem_post(&p->begun);
     for (uint32_t i = 0; i < p->slots; i++) {
         /* relaxed: only an end, the join orders everything */
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))
@@ -34,10 +36,14 @@ void waste_prefault_start(struct waste_prefault *p, uint8_t *base, uint64_t slot
     p->slot_bytes = slot_bytes;
     p->slots = slots;
     atomic_store_explicit(&p->stop, 0, memory_order_relaxed); /* before the thread */
+    sem_init(&p->begun, 0, 0);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     p->running = pthread_create(&p->thread, NULL, work, p) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    /* soon the process may not do such things any more: shm/confine.h */
+    while (p->running && sem_wait(&p->begun) < 0 && errno == EINTR)
+        ;
 }
 
 void waste_prefault_stop(struct waste_prefault *p)
@@ -46,5 +52,6 @@ void waste_prefault_stop(struct waste_prefault *p)
         return;
     atomic_store_explicit(&p->stop, 1, memory_order_relaxed); /* as above */
     pthread_join(p->thread, NULL);
+    sem_destroy(&p->begun);
     p->running = false;
 }

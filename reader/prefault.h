@@ -8,6 +8,7 @@
 #define WASTE_READER_PREFAULT_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +19,7 @@ struct waste_prefault {
     uint32_t slots;
     bool running;
     pthread_t thread;
+    sem_t begun;
     _Atomic uint32_t stop;
 };
 

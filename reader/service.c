@@ -139,6 +139,15 @@ static int take_over_cache(struct waste_service *s, struct waste_error *err)
                         "cache taken over: %u experts kept, %u slots emptied, %u punched, %u "
                         "directory entries corrected",
                         repair.kept, repair.emptied, repair.punched, repair.directory);
+    if (control->options.mlock) {
+        /* the pages come one by one, so each is locked when it is there */
+        const struct waste_mapping map = {s->cache_base, s->cache_bytes};
+        rc = waste_segment_lock(&map, true);
+        if (rc < 0)
+            return waste_error_set(err, -EPERM,
+                                   "option --mlock: cannot lock the cache: %s (see ulimit -l)",
+                                   strerror(-rc));
+    }
     /* pages that slots not in use any more still have */
     for (uint32_t slot = s->cache.retired; repair.kept > 0 && slot != WASTE_SLOT_NONE;
          slot = s->cache.slot[slot].next)
@@ -279,7 +288,8 @@ static void resize(struct waste_service *s)
     uint32_t n = waste_cache_resize(&s->cache, out, 8);
     for (uint32_t i = 0; i < n; i++) {
         waste_io_release(s->io, out[i]); /* else the kernel would hold on to the pages */
-        waste_segment_punch(s->cache_fd, out[i] * control->slot_bytes, control->slot_bytes);
+        waste_segment_punch_mapped(s->cache_base + out[i] * control->slot_bytes,
+                                   control->slot_bytes);
     }
     waste_count(control, WASTE_C_CACHE_SHRUNK, n);
     atomic_store_explicit(&control->slots_in_use, waste_cache_in_use(&s->cache),

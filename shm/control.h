@@ -253,6 +253,9 @@ struct waste_control {
     _Atomic uint32_t drive_count;        /* reader: release after drive[]; 0: not known yet */
     _Atomic uint32_t slots_wanted;       /* supervisor: slots the cache may use; 0: all */
     _Atomic uint32_t slots_in_use;       /* reader: slots it does use */
+    _Atomic uint32_t slots_budget;       /* supervisor: slots_wanted but for memory pressure */
+    _Atomic uint32_t pressure_shrinks;   /* supervisor: how often the machine wanted memory back */
+    _Atomic uint64_t budget_bytes;       /* supervisor: for people */
     struct waste_drive_record drive[WASTE_DRIVE_RECORDS];
     struct waste_options options;
     struct waste_bell reader_bell;  /* rung by compute, router, supervisor; carries the eventfd */

@@ -114,6 +114,16 @@ void waste_segment_unmap(struct waste_mapping *map)
     map->bytes = 0;
 }
 
+int waste_segment_lock(const struct waste_mapping *map, bool when_used)
+{
+    return mlock2(map->base, map->bytes, when_used ? MLOCK_ONFAULT : 0) < 0 ? -errno : 0;
+}
+
+int waste_segment_punch_mapped(void *at, uint64_t bytes)
+{
+    return madvise(at, bytes, MADV_REMOVE) < 0 ? -errno : 0;
+}
+
 int waste_segment_seal(int fd)
 {
     return fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 ? -errno : 0;

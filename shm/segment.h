@@ -43,6 +43,10 @@ int waste_segment_create(enum waste_segment_id id, uint64_t bytes, int *out_fd);
 int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct waste_mapping *out);
 void waste_segment_unmap(struct waste_mapping *map); /* zeroes *map; a zero map is fine */
 
+/* What is mapped stays in memory: all of it now, or each page from when it is first used. 0 or
+ * -errno (-ENOMEM, -EPERM, -EAGAIN: RLIMIT_MEMLOCK). */
+int waste_segment_lock(const struct waste_mapping *map, bool when_used);
+
 /* A new read-only, close-on-exec descriptor of the same segment: what observers are given. */
 int waste_segment_open_readonly(int fd, int *out_fd);
 
@@ -55,5 +59,8 @@ int waste_segment_seal(int fd);
  * else).
  */
 int waste_segment_punch(int fd, uint64_t off, uint64_t bytes);
+
+/* The same for who has a writable mapping and no descriptor any more: `at` inside it. */
+int waste_segment_punch_mapped(void *at, uint64_t bytes);
 
 #endif

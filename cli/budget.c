@@ -1,0 +1,61 @@
+/* The cache's size while the pipeline runs: what the user asks for, and what the machine can bear.
+ */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "cli/supervisor_int.h"
+#include "cli/units.h"
+
+void waste_supervisor_budget_init(struct waste_supervisor *s)
+{
+    const struct waste_plan *plan = &s->p->plan;
+
+    s->budget_slots = plan->slots;
+    s->budget_bytes = plan->total_bytes;
+    waste_pressure_init(&s->pressure, s->p->model->expert.record_bytes, plan->floor_slots,
+                        plan->slots);
+}
+
+void waste_supervisor_look_at_memory(struct waste_supervisor *s)
+{
+    struct waste_pressure_reading reading;
+    int64_t now = waste_now_ns();
+    uint32_t before = s->pressure.slots, after;
+    char left[24], total[24];
+
+    if (now - s->pressure_ns < WASTE_SECOND_NS)
+        return;
+    s->pressure_ns = now;
+    if (!waste_pressure_read(&reading))
+        return;
+    after = waste_pressure_judge(&s->pressure, &reading, s->budget_slots);
+    if (after == before)
+        return;
+    if (after < before) {
+        /* relaxed: for people */
+        atomic_fetch_add_explicit(&s->p->shm.control->pressure_shrinks, 1, memory_order_relaxed);
+        waste_log_write(waste_supervisor_log(s), WASTE_LOG_WARNING,
+                        "memory is short (%s of %s left): the cache shrinks from %u to %u slots",
+                        waste_units_format_size(reading.left_bytes, left, sizeof(left)),
+                        waste_units_format_size(reading.total_bytes, total, sizeof(total)), before,
+                        after);
+    }
+    waste_pipeline_set_slots(s->p, after, s->budget_slots, s->budget_bytes);
+}
+
+int waste_supervisor_budget(struct waste_supervisor *s, uint64_t bytes, uint32_t *slots,
+                            uint64_t *total_bytes, struct waste_error *err)
+{
+    int rc = waste_plan_slots(&s->p->plan, s->p->model, bytes, slots, total_bytes, err);
+
+    if (rc != 0)
+        return rc;
+    s->budget_slots = *slots;
+    s->budget_bytes = *total_bytes;
+    /* asked for: at once; if the machine cannot bear it, it will say so */
+    s->pressure.slots = *slots;
+    waste_pipeline_set_slots(s->p, *slots, s->budget_slots, s->budget_bytes);
+    waste_log_write(waste_supervisor_log(s), WASTE_LOG_INFO, "budget: %u slots, %" PRIu64 " bytes",
+                    *slots, *total_bytes);
+    return 0;
+}

@@ -1,0 +1,35 @@
+/* waste-run budget: another memory budget for a running pipeline. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/attach.h"
+#include "cli/cmd.h"
+#include "cli/engine.h"
+#include "cli/units.h"
+
+int waste_cmd_budget(const struct waste_args *args)
+{
+    struct waste_attached a;
+    struct waste_error err;
+    uint64_t bytes;
+    char command[64], size[24];
+
+    if (waste_units_parse_size(args->positional[0], &bytes) != 0)
+        return waste_fail(2, "budget '%.80s' is no size (for example 46G, 512M, 1.5GiB)",
+                          args->positional[0]);
+    int rc = waste_attach_open(args->pid, &a, &err);
+    if (rc != 0)
+        return waste_fail(rc, "%s", err.text);
+    snprintf(command, sizeof(command), "budget %" PRIu64, bytes);
+    rc = waste_attach_command(&a, command, &err);
+    if (rc == 0) {
+        /* relaxed: written before the answer was sent */
+        uint32_t slots = atomic_load_explicit(&a.shm.control->slots_budget, memory_order_relaxed);
+        uint64_t total = atomic_load_explicit(&a.shm.control->budget_bytes, memory_order_relaxed);
+        printf("%s in all, %u slots for experts%s\n",
+               waste_units_format_size(total, size, sizeof(size)), slots,
+               slots == a.shm.control->slot_count ? ", all there is room for" : "");
+    }
+    waste_attach_close(&a);
+    return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
+}
