@@ -56,13 +56,25 @@ static const char *const of_all[] = {
     "write",
     "rseq",
     "set_robust_list",
-    "restart_syscall",
     "sched_getaffinity",
     "sched_setaffinity",
+    "sched_setscheduler",
+    "restart_syscall",
 };
 
-static const char *const of_reader[] = {"read", "pread64", "ppoll", "io_uring_enter",
-                                        "io_uring_register"};
+static const char *const of_reader[] = {"read",           "pread64",           "ppoll",    "poll",
+                                        "io_uring_enter", "io_uring_register", "fallocate"};
+
+/*
+ * What nobody calls by accident: refused with a word in the log. It comes by a signal, which kills
+ * a thread that has it blocked; so the rest, a harmless call that a library may try, fails
+ * silently.
+ */
+static const char *const told_of[] = {
+    "open", "openat2",        "creat", "socket", "connect", "execve", "execveat",
+    "fork", "vfork",          "clone", "clone3", "kill",    "ptrace", "process_vm_writev",
+    "bpf",  "io_uring_setup",
+};
 
 /* On aarch64 and x86-64 alike: the call did not happen and says EPERM. */
 static void on_refused(int number, siginfo_t *info, void *context)
@@ -80,6 +92,31 @@ static void on_refused(int number, siginfo_t *info, void *context)
 #else
 #error "where does this machine return a system call's result?"
 #endif
+}
+
+static int trap(scmp_filter_ctx filter, const char *name, unsigned args,
+                const struct scmp_arg_cmp *arg)
+{
+    int call = seccomp_syscall_resolve_name(name);
+
+    return call < 0 ? 0 : seccomp_rule_add_array(filter, SCMP_ACT_TRAP, call, args, arg);
+}
+
+static int trap_all(scmp_filter_ctx filter, int dir_fd)
+{
+    const struct scmp_arg_cmp code = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, PROT_EXEC);
+    const struct scmp_arg_cmp elsewhere = SCMP_A0(SCMP_CMP_NE, (scmp_datum_t)dir_fd);
+    int rc = 0;
+
+    for (size_t i = 0; i < sizeof(told_of) / sizeof(told_of[0]) && rc == 0; i++)
+        rc = trap(filter, told_of[i], 0, NULL);
+    if (rc == 0)
+        rc = trap(filter, "mmap", 1, &code);
+    if (rc == 0)
+        rc = trap(filter, "mprotect", 1, &code);
+    if (rc == 0)
+        rc = trap(filter, "openat", dir_fd >= 0, &elsewhere);
+    return rc;
 }
 
 static int allow(scmp_filter_ctx filter, const char *name, unsigned args,
@@ -113,14 +150,23 @@ static int allow_some(scmp_filter_ctx filter)
     return rc;
 }
 
-/* A bank that turns out to know no O_DIRECT loses the flag. */
-static int allow_flags(scmp_filter_ctx filter)
+/* A bank that turns out to know no O_DIRECT loses the flag; fstat comes as newfstatat. */
+static int allow_of_reader(scmp_filter_ctx filter)
 {
     const struct scmp_arg_cmp get = SCMP_A1(SCMP_CMP_EQ, F_GETFL);
     const struct scmp_arg_cmp set = SCMP_A1(SCMP_CMP_EQ, F_SETFL);
-    int rc = allow(filter, "fcntl", 1, &get);
+    const struct scmp_arg_cmp no_path = SCMP_A3(SCMP_CMP_EQ, AT_EMPTY_PATH);
+    int rc = allow_all(filter, of_reader, sizeof(of_reader) / sizeof(of_reader[0]));
 
-    return rc == 0 ? allow(filter, "fcntl", 1, &set) : rc;
+    if (rc == 0)
+        rc = allow(filter, "fcntl", 1, &get);
+    if (rc == 0)
+        rc = allow(filter, "fcntl", 1, &set);
+    if (rc == 0)
+        rc = allow(filter, "fstat", 0, NULL);
+    if (rc == 0)
+        rc = allow(filter, "newfstatat", 1, &no_path);
+    return rc;
 }
 
 /* New files only: with O_EXCL no path, however it goes, leads to one that exists. */
@@ -150,17 +196,17 @@ static int allow_new_files(scmp_filter_ctx filter, int dir_fd)
 
 static int load_filter(enum waste_stage_id stage, int dir_fd)
 {
-    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_TRAP);
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     int rc = filter ? seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) : -ENOMEM;
 
+    if (rc == 0)
+        rc = trap_all(filter, stage == WASTE_STAGE_READER ? dir_fd : -1);
     if (rc == 0)
         rc = allow_all(filter, of_all, sizeof(of_all) / sizeof(of_all[0]));
     if (rc == 0)
         rc = allow_some(filter);
     if (rc == 0 && stage == WASTE_STAGE_READER) {
-        rc = allow_all(filter, of_reader, sizeof(of_reader) / sizeof(of_reader[0]));
-        if (rc == 0)
-            rc = allow_flags(filter);
+        rc = allow_of_reader(filter);
         if (rc == 0 && dir_fd >= 0)
             rc = allow_new_files(filter, dir_fd);
     }
@@ -215,6 +261,7 @@ void waste_confine(enum waste_stage_id stage, int dir_fd, struct waste_log *log)
 {
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     for (int i = 0; i < WASTE_SEG_COUNT; i++)
-        close(WASTE_FD_SEGMENT_BASE + i);
+        if (stage != WASTE_STAGE_READER || i != WASTE_SEG_CACHE) /* it punches slots */
+            close(WASTE_FD_SEGMENT_BASE + i);
     filter_calls(stage, dir_fd, log);
 }

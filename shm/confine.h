@@ -4,8 +4,9 @@
  * program, signals nobody.
  *
  * Called once by each stage, when its files are open, its segments mapped and its threads running.
- * A system call that is not on the stage's list fails with EPERM; the first one of a process is
- * remembered and said in the log by waste_confine_report().
+ * A system call that is not on the stage's list fails with EPERM; of those that nobody makes by
+ * accident the first one is remembered and said in the log by waste_confine_report(). A thread that
+ * makes one of these with SIGSYS blocked dies of it, and the stage with it.
  *
  * Filters need libseccomp at build time. Under a sanitizer there are none: its runtime opens files
  * and maps memory as it pleases.
@@ -16,10 +17,11 @@
 #include "shm/control.h"
 
 /*
- * No new privileges, no inherited descriptors of segments (the mappings stay, and those that are
- * read-only cannot be made writable), the stage's filter on all threads. Says in `log` when the
- * kernel refuses. `dir_fd`, if not negative: a directory in which the stage may create files that
- * are not there yet (O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC), and rename within it.
+ * No new privileges, no inherited descriptors of segments but the reader's of the cache (the
+ * mappings stay, and those that are read-only cannot be made writable), the stage's filter on all
+ * threads. Says in `log` when the kernel refuses. `dir_fd`, if not negative: a directory in which
+ * the stage may create files that are not there yet (O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC), and
+ * rename within it.
  */
 void waste_confine(enum waste_stage_id stage, int dir_fd, struct waste_log *log);
 
