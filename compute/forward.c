@@ -32,7 +32,7 @@ void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_ph
 {
     int64_t start = waste_forward_now_ns();
 
-    waste_team_run(f->team, fn, f, tasks);
+    waste_team_run(f->team, fn, f, tasks, phase == WASTE_PHASE_TRUNK ? WASTE_TASK_RUN : 1);
     f->phase_ns[phase] += waste_forward_now_ns() - start;
     WASTE_POINT(PHASE);
 }
@@ -272,5 +272,5 @@ static void prepare_phase(void *arg, uint32_t worker)
 
 void waste_forward_load(struct waste_forward *f)
 {
-    waste_team_run(f->team, prepare_phase, f, waste_weights_prep_count(f->env.shm.model));
+    waste_team_run(f->team, prepare_phase, f, waste_weights_prep_count(f->env.shm.model), 1);
 }

@@ -17,6 +17,7 @@ enum {
     WASTE_MLA_CHUNK = 256,       /* positions whose scores one task holds */
     WASTE_MLA_HEADS = 8,         /* heads that share one walk over a chunk */
     WASTE_TASK_BYTES = 64 << 10, /* weights a task of a trunk product streams, about */
+    WASTE_TASK_RUN = 16,         /* such tasks a claim takes at most */
     WASTE_MAX_PRODUCTS = 8,
 };
 
@@ -116,7 +117,8 @@ struct waste_forward {
     struct waste_worker worker[];
 };
 
-/* Runs one phase and books its time. */
+/* Runs one phase and books its time. Tasks of trunk products are small and neighbours in memory;
+ * those of the other phases are big and claimed one by one. */
 void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
                        uint32_t tasks);
 

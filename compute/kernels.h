@@ -82,13 +82,15 @@ struct waste_kernels {
      * Adds the partial products of positions [p0, p0 + n) to acc[ceil(rows / 64) * 64] (64-aligned,
      * zeroed by the caller). `tables` are of exactly these positions; p0 is a multiple of
      * WASTE_VQ_BLOCK; index = the matrix's start, [row block of 64][all positions][64][stage].
+     * next: where the caller goes on reading, as the first byte of a run of positions of a matrix
+     * of the same shape, to be fetched early; or NULL.
      *
      * acc is in a level-private row order inside each block of 64 rows, so acc of several slices
      * may be added element by element before vq_finish.
      */
     void (*vq_apply[WASTE_FMT_COUNT])(float *acc, const void *tables, const uint8_t *index,
                                       uint32_t rows, uint32_t all_positions, uint32_t p0,
-                                      uint32_t n);
+                                      uint32_t n, const uint8_t *next);
 
     /* y[r] = scale[r] * acc of r, natural order, scales f16 unaligned. For any run of rows that
      * starts at a multiple of 64: y, acc and scales all advanced to it. */

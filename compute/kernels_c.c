@@ -249,7 +249,7 @@ WASTE_INLINE void vq_apply_any(float *acc, const float *tables, const uint8_t *i
     }                                                                                              \
     static void vq_apply_##name##_c(float *acc, const void *tables, const uint8_t *index,          \
                                     uint32_t rows, uint32_t all_positions, uint32_t p0,            \
-                                    uint32_t n)                                                    \
+                                    uint32_t n, const uint8_t *next)                               \
     {                                                                                              \
         vq_apply_any(acc, tables, index, rows, all_positions, p0, n, waste_vq_shape(FMT),          \
                      vq_lookup_##name);                                                            \

@@ -329,7 +329,7 @@ WASTE_INLINE void lookup_group(float *acc, const uint8_t *table, const uint8_t *
 }
 
 WASTE_INLINE void apply_any(float *acc, const void *tables, const uint8_t *index, uint32_t rows,
-                            uint32_t all_positions, uint32_t p0, uint32_t n,
+                            uint32_t all_positions, uint32_t p0, uint32_t n, const uint8_t *next,
                             struct waste_vq_shape s)
 {
     const size_t stride = (size_t)all_positions * WASTE_ROW_BLOCK * s.index_bytes;
@@ -338,11 +338,11 @@ WASTE_INLINE void apply_any(float *acc, const void *tables, const uint8_t *index
     for (uint32_t g = 0; g < n; g += GROUP) {
         const uint8_t *from = index + (size_t)(p0 + g) * WASTE_ROW_BLOCK * s.index_bytes;
         uint32_t m = min_u32(GROUP, n - g), b = 0;
+        const uint8_t *after =
+            next && g + GROUP >= n ? next : from + (size_t)GROUP * WASTE_ROW_BLOCK * s.index_bytes;
         for (; b + 2 <= blocks; b += 2) {
             const uint8_t *at = from + b * stride;
-            const uint8_t *ahead = b + 4 <= blocks
-                                       ? at + 2 * stride
-                                       : from + (size_t)GROUP * WASTE_ROW_BLOCK * s.index_bytes;
+            const uint8_t *ahead = b + 4 <= blocks ? at + 2 * stride : after;
             lookup_group(acc + b * WASTE_ROW_BLOCK, table, at, stride, m, 2, ahead, s);
         }
         if (b < blocks)
@@ -363,9 +363,10 @@ WASTE_INLINE void apply_any(float *acc, const void *tables, const uint8_t *index
         tables_any(tables, prep, x, positions, waste_vq_shape(FMT));                               \
     }                                                                                              \
     static void vq_apply_##name(float *acc, const void *tables, const uint8_t *index,              \
-                                uint32_t rows, uint32_t all_positions, uint32_t p0, uint32_t n)    \
+                                uint32_t rows, uint32_t all_positions, uint32_t p0, uint32_t n,    \
+                                const uint8_t *next)                                               \
     {                                                                                              \
-        apply_any(acc, tables, index, rows, all_positions, p0, n, waste_vq_shape(FMT));            \
+        apply_any(acc, tables, index, rows, all_positions, p0, n, next, waste_vq_shape(FMT));      \
     }
 VECTOR_QUANTISED(vq3r, WASTE_FMT_VQ3R)
 VECTOR_QUANTISED(vq2r, WASTE_FMT_VQ2R)

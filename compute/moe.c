@@ -50,13 +50,14 @@ static const uint8_t *scales_of(const struct waste_forward *f, uint32_t place,
     return f->experts.record[place] + f->env.shm.model->expert.scale_off + 2 * (before + row);
 }
 
+/* An expert's indices of gate, up or down, from position p of the first block of rows on. */
 static const uint8_t *indices_of(const struct waste_forward *f, uint32_t place,
-                                 enum waste_matrix_kind kind)
+                                 enum waste_matrix_kind kind, uint32_t p)
 {
     const struct waste_expert_format *e = &f->env.shm.model->expert;
     const uint32_t off[WASTE_KIND_COUNT] = {e->gate_off, e->up_off, e->down_off};
 
-    return f->experts.record[place] + off[kind];
+    return f->experts.record[place] + off[kind] + (size_t)p * 64 * e->index_bytes;
 }
 
 /* Partial sums of expert `place`: gate or up, and down. */
@@ -95,9 +96,13 @@ static void up_task(struct waste_forward *f, struct waste_worker *wk, uint32_t t
     for (uint32_t p = slice * s->each; p < end; p += WASTE_VQ_BLOCK) {
         uint32_t n = end - p < WASTE_VQ_BLOCK ? end - p : WASTE_VQ_BLOCK;
         f->k->vq_tables[fmt](wk->tables, prep, f->z + (size_t)p * 8, n);
-        for (uint32_t b = b0; b < b1; b++)
+        for (uint32_t b = b0; b < b1; b++) {
+            const uint8_t *next = b + 1 < b1 ? indices_of(f, f->batch[b + 1], kind, p)
+                                             : indices_of(f, f->batch[b0], kind, p + n);
             f->k->vq_apply[fmt](up_acc(f, f->batch[b], kind, slice), wk->tables,
-                                indices_of(f, f->batch[b], kind), s->rows, s->positions, p, n);
+                                indices_of(f, f->batch[b], kind, 0), s->rows, s->positions, p, n,
+                                next);
+        }
     }
 }
 
@@ -130,8 +135,8 @@ static void down_task(struct waste_forward *f, struct waste_worker *wk, uint32_t
     for (uint32_t p = p0; p < end; p += WASTE_VQ_BLOCK) {
         uint32_t n = end - p < WASTE_VQ_BLOCK ? end - p : WASTE_VQ_BLOCK;
         f->k->vq_tables[fmt](wk->tables, prep, h + (size_t)(p - p0) * 8, n);
-        f->k->vq_apply[fmt](acc, wk->tables, indices_of(f, place, WASTE_KIND_DOWN), s->rows,
-                            s->positions, p, n);
+        f->k->vq_apply[fmt](acc, wk->tables, indices_of(f, place, WASTE_KIND_DOWN, 0), s->rows,
+                            s->positions, p, n, NULL);
     }
 }
 

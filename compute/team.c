@@ -36,9 +36,8 @@ enum { WAKE_CALLER = 1, WAKE_WORKERS = 2 };
 
 enum { SPIN_NS = 60000, PAUSES_A_LOOK = 32 };
 
-/* A claim takes a run of tasks: this share of what is left, so that each worker streams long runs
- * of neighbouring weights at first and the last tasks are handed out one by one. */
-enum { CLAIM_SHARE = 2, CLAIM_MOST = 16 };
+/* A claim takes at most this part of a fair share of the tasks that are left. */
+enum { CLAIM_PART = 2 };
 
 struct waste_team {
     _Alignas(64) _Atomic uint32_t word;
@@ -46,7 +45,7 @@ struct waste_team {
     /* worker 0, before it opens the phase */
     _Alignas(64) waste_phase_fn *fn;
     void *arg;
-    uint32_t tasks;
+    uint32_t tasks, run;
     /* set once */
     uint32_t threads;
     bool spin; /* every worker has a CPU of its own */
@@ -201,11 +200,13 @@ static void next_generation(struct waste_team *team, uint32_t flags)
         futex_wake(&team->word, WAKE_WORKERS);
 }
 
-void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint32_t tasks)
+void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint32_t tasks,
+                    uint32_t run)
 {
     team->fn = fn;
     team->arg = arg;
     team->tasks = tasks;
+    team->run = run;
     atomic_store_explicit(&team->next, 0, memory_order_relaxed); /* published by the opening */
     if (team->started && tasks > 1)
         next_generation(team, 0);
@@ -222,8 +223,9 @@ static bool claim_run(struct waste_team *team, struct worker *own)
     do {
         if (next >= team->tasks)
             return false;
-        n = (team->tasks - next) / (CLAIM_SHARE * team->threads);
-        n = n < 1 ? 1 : n > CLAIM_MOST ? CLAIM_MOST : n;
+        n = (team->tasks - next) / (CLAIM_PART * team->threads);
+        n = n > team->run ? team->run : n;
+        n = n < 1 ? 1 : n;
     } while (!atomic_compare_exchange_weak_explicit(&team->next, &next, next + n,
                                                     memory_order_relaxed, memory_order_relaxed));
     own->claimed = next;

@@ -35,9 +35,14 @@ void waste_team_destroy(struct waste_team *team);
 /* Called by worker 0 at every claim, for heartbeats. */
 void waste_team_set_tick(struct waste_team *team, void (*tick)(void *), void *arg);
 
-/* Runs fn on the team, with tasks numbered [0, tasks). What the caller wrote before is visible to
- * all workers, what the workers wrote is visible to the caller afterwards. */
-void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint32_t tasks);
+/*
+ * Runs fn on the team, with tasks numbered [0, tasks). A claim takes a run of tasks, fewer towards
+ * the end and never more than `run`: long runs stream neighbouring weights, short ones share out
+ * big tasks evenly. What the caller wrote before is visible to all workers, what the workers wrote
+ * is visible to the caller afterwards.
+ */
+void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint32_t tasks,
+                    uint32_t run);
 
 /* Inside a phase: the next task, or false when all are taken. A phase function goes on until then:
  * a claim may have set several tasks aside for this worker. */

@@ -133,7 +133,7 @@ static void run_vq(const struct waste_kernels *k, const struct bench_case *c, ui
     for (uint32_t b = blocks * w->id / w->threads; b < blocks * (w->id + 1) / w->threads; b++) {
         k->vq_tables[c->fmt](w->tables, prep, w->a + b * WASTE_VQ_BLOCK * 8, WASTE_VQ_BLOCK);
         k->vq_apply[c->fmt](w->acc, w->tables, unit + 48, c->rows, positions, b * WASTE_VQ_BLOCK,
-                            WASTE_VQ_BLOCK);
+                            WASTE_VQ_BLOCK, NULL);
     }
 }
 
@@ -144,11 +144,16 @@ static void run_vq_shared(const struct waste_kernels *k, const struct bench_case
     const void *prep = preps[strcmp(k->level, "c") == 0][c->fmt];
     uint32_t rows = c->rows / SHARING, positions = c->cols / 8;
     uint32_t blocks = positions / WASTE_VQ_BLOCK;
+    uint32_t index_bytes = waste_vq_shape(c->fmt).index_bytes;
     for (uint32_t b = blocks * w->id / w->threads; b < blocks * (w->id + 1) / w->threads; b++) {
         k->vq_tables[c->fmt](w->tables, prep, w->a + b * WASTE_VQ_BLOCK * 8, WASTE_VQ_BLOCK);
-        for (uint32_t i = 0; i < SHARING; i++)
-            k->vq_apply[c->fmt](w->acc, w->tables, unit + 48 + i * (unit_bytes(c) / SHARING), rows,
-                                positions, b * WASTE_VQ_BLOCK, WASTE_VQ_BLOCK);
+        for (uint32_t i = 0; i < SHARING; i++) {
+            const uint8_t *index = unit + 48 + i * (unit_bytes(c) / SHARING);
+            size_t next = (size_t)b * WASTE_VQ_BLOCK * WASTE_ROW_BLOCK * index_bytes;
+            k->vq_apply[c->fmt](w->acc, w->tables, index, rows, positions, b * WASTE_VQ_BLOCK,
+                                WASTE_VQ_BLOCK,
+                                i + 1 < SHARING ? index + unit_bytes(c) / SHARING + next : NULL);
+        }
     }
 }
 

@@ -179,7 +179,8 @@ static void vq_product(const struct waste_kernels *k, float *y, const struct tes
         void *tables = test_alloc(k->vq_table_bytes(m->fmt, n), 64);
         k->vq_tables[m->fmt](tables, prep, x + 8 * (size_t)p0, n);
         memset(acc, 0, padded * sizeof *acc);
-        k->vq_apply[m->fmt](acc, tables, m->index, m->rows, m->positions, p0, n);
+        k->vq_apply[m->fmt](acc, tables, m->index, m->rows, m->positions, p0, n,
+                            p0 ? NULL : m->index);
         if (!test_guard_ok(tables) || !test_guard_ok(acc) || !test_guard_ok(prep))
             fail(test_fmt_name(m->fmt), "wrote outside its tables", n, 0);
         for (uint32_t i = 0; i < padded; i++)

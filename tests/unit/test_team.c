@@ -41,7 +41,7 @@ static void run_phases(uint32_t threads, uint32_t phases, unsigned pause_us)
     for (uint32_t i = 0; i < phases; i++) {
         w.tasks = TASKS;
         w.round = i;
-        waste_team_run(w.team, phase, &w, w.tasks);
+        waste_team_run(w.team, phase, &w, w.tasks, 1 + i % 17);
         expected += w.tasks;
         for (uint32_t t = 0; t < TASKS; t++)
             assert_int_equal(w.done[t], i + 1);
@@ -84,9 +84,9 @@ static void test_a_phase_without_tasks_or_with_one(void **state)
     struct work w = {0};
 
     assert_int_equal(waste_team_create(&w.team, 3, any), 0);
-    waste_team_run(w.team, nothing, &w, 0);
+    waste_team_run(w.team, nothing, &w, 0, 1);
     assert_int_equal(w.total, 0);
-    waste_team_run(w.team, nothing, &w, 1);
+    waste_team_run(w.team, nothing, &w, 1, 4);
     assert_int_equal(w.total, 1);
     waste_team_destroy(w.team);
     waste_team_destroy(NULL);
@@ -104,7 +104,7 @@ static void test_the_caller_ticks_while_it_works(void **state)
 
     assert_int_equal(waste_team_create(&w.team, 1, any), 0);
     waste_team_set_tick(w.team, tick, &w);
-    waste_team_run(w.team, phase, &w, TASKS);
+    waste_team_run(w.team, phase, &w, TASKS, 16);
     assert_int_equal(w.ticks, TASKS + 1); /* the claim that finds nothing ticks too */
     waste_team_destroy(w.team);
 }
