@@ -8,6 +8,7 @@
 
 #include "cli/cmd.h"
 #include "cli/engine.h"
+#include "cli/detokenizer.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 

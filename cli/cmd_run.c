@@ -22,6 +22,12 @@ static int print_result(const struct waste_output *o, const struct waste_outcome
                    object, "text",
                    json_stringn(o->text.bytes > 0 ? o->text.data : "", o->text.bytes)) == 0;
     ok = json_object_set_new(object, "ids", ids) == 0 && ok;
+    if (ok && o->message.thinking.bytes > 0)
+        ok = json_object_set_new(
+                 object, "thinking",
+                 json_stringn(o->message.thinking.data, o->message.thinking.bytes)) == 0;
+    if (ok && o->message.calls != NULL)
+        ok = json_object_set(object, "tool_calls", o->message.calls) == 0;
     if (!ok) {
         json_decref(object);
         object = NULL;
@@ -50,9 +56,10 @@ static int generate(struct waste_engine *e, const struct waste_ids *prompt)
     struct waste_error err;
 
     waste_engine_sampling(e, &sampling);
-    waste_output_init(&output, e->tokenizer, a->think == WASTE_THINK_SHOW, prompt->id,
-                      prompt->count);
-    output.to_stdout = !a->json;
+    waste_output_init(&output, e->tokenizer, prompt->id, prompt->count);
+    output.mode = a->json ? WASTE_OUTPUT_COLLECT : WASTE_OUTPUT_STREAM;
+    output.think = a->think == WASTE_THINK_SHOW;
+    output.dim = waste_output_colour();
     output.live = !a->quiet && isatty(STDERR_FILENO) && (a->json || !isatty(STDOUT_FILENO));
     struct waste_request_spec spec = {
         .ids = prompt->id,

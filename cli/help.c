@@ -18,8 +18,14 @@ static const struct {
          RUN_EXAMPLES},
     [WASTE_CMD_CHAT] =
         {"A conversation that keeps its state between the turns, so that each turn costs its own\n"
-         "tokens only. /reset starts over, /stats shows counters, /help the rest.\n",
-         "  waste-run chat models/demo.waste --temp 0.6\n"},
+         "tokens only. Lines are messages; \\ at the end of one, or \"\"\" around a text, makes a\n"
+         "message of several. /help tells the commands: /reset /save /load /system /image /stats\n"
+         "/retry /set /quit. Ctrl-C ends a reply and keeps the conversation. In a pipe, each line\n"
+         "of stdin is a turn. --json: events, one a line (text, think, tool_call, end, info,\n"
+         "error, stats).\n",
+         "  waste-run chat models/demo.waste --temp 0.6\n"
+         "  waste-run chat models/demo.waste --think show\n"
+         "  printf 'Hello!\\n/save talk.json\\n' | waste-run chat models/demo.waste -q\n"},
     [WASTE_CMD_EVAL] =
         {"Runs the text (in chat markup unless --raw is given) or --ids through the model and "
          "shows\n"

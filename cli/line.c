@@ -109,6 +109,11 @@ struct waste_line *waste_line_create(const char *prompt)
     return l;
 }
 
+void waste_line_prompt(struct waste_line *l, const char *prompt)
+{
+    l->prompt = prompt;
+}
+
 void waste_line_destroy(struct waste_line *l)
 {
     if (l == NULL)

@@ -13,6 +13,9 @@ struct waste_line;
 struct waste_line *waste_line_create(const char *prompt);
 void waste_line_destroy(struct waste_line *l);
 
+/* Another prompt, from the next line on (not copied). */
+void waste_line_prompt(struct waste_line *l, const char *prompt);
+
 /* The next line without its newline, valid until the next call; NULL at the end. */
 const char *waste_line_next(struct waste_line *l);
 

@@ -222,6 +222,20 @@ static int parse_option(struct waste_args *args, int argc, char **argv, int *at,
     return set_value(args, o, value, err);
 }
 
+int waste_args_set(struct waste_args *args, const char *name, const char *value, FILE *err)
+{
+    const struct waste_option *o = find_option(args->command, name, strlen(name));
+
+    if (o == NULL)
+        return unknown_option(name, strlen(name), err);
+    if (!(o->commands >> args->command & 1)) {
+        fprintf(err, "waste-run: option %s does not belong to '%s'\n", o->name,
+                waste_command_table[args->command].name);
+        return 2;
+    }
+    return set_value(args, o, value, err);
+}
+
 const char *waste_command_name(enum waste_command command)
 {
     return waste_command_table[command].name;

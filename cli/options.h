@@ -98,6 +98,9 @@ struct waste_args {
 int waste_args_parse(struct waste_args *args, int argc, char **argv, FILE *err);
 void waste_args_finish(struct waste_args *args);
 
+/* One option of the command, outside of argv; `name` with its dashes. 0, or 2 after one line. */
+int waste_args_set(struct waste_args *args, const char *name, const char *value, FILE *err);
+
 /* --help: of one command, or of the program when `command` is WASTE_COMMAND_COUNT. */
 void waste_args_help(FILE *out, enum waste_command command);
 

@@ -3,35 +3,143 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/engine.h"
 #include "cli/supervisor_int.h"
 
-void waste_output_init(struct waste_output *o, const struct waste_tokenizer *tokenizer, bool think,
+#define DIM "\033[2m"
+#define PLAIN "\033[0m"
+
+bool waste_output_colour(void)
+{
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+
+    return isatty(STDOUT_FILENO) && (none == NULL || *none == '\0') &&
+           (term == NULL || strcmp(term, "dumb") != 0);
+}
+
+static void put(struct waste_output *o, const char *text, size_t bytes)
+{
+    if (o->error == 0 && fwrite(text, 1, bytes, stdout) != bytes)
+        o->error = errno;
+}
+
+/* One line of JSON; takes over the object. */
+static void put_event(struct waste_output *o, json_t *object)
+{
+    if (object == NULL)
+        o->error = ENOMEM;
+    else if (o->error == 0 &&
+             (json_dumpf(object, stdout, JSON_COMPACT) != 0 || fputc('\n', stdout) == EOF))
+        o->error = errno;
+    json_decref(object);
+}
+
+static void flush_pending(struct waste_output *o)
+{
+    const char *name = o->channel == WASTE_CHANNEL_THINK ? "think" : "text";
+
+    if (o->pending.bytes > 0)
+        put_event(
+            o, json_pack("{s:s, s:s%}", "event", name, "text", o->pending.data, o->pending.bytes));
+    o->pending.bytes = 0;
+}
+
+/* Text of the answer, of the thinking, or from behind the reply. */
+static void stream_text(struct waste_output *o, const struct waste_event *e)
+{
+    bool think = e->channel == WASTE_CHANNEL_THINK;
+    bool other_side =
+        o->channel != WASTE_CHANNEL_COUNT && (o->channel == WASTE_CHANNEL_THINK) != think;
+
+    if (o->mode == WASTE_OUTPUT_EVENTS) {
+        if (other_side)
+            flush_pending(o);
+        o->channel = e->channel;
+        if (waste_text_add(&o->pending, e->text, e->bytes) != 0)
+            o->error = ENOMEM;
+        return;
+    }
+    if (think && !o->think)
+        return;
+    if (other_side)
+        put(o, "\n", 1);
+    o->channel = e->channel;
+    if (think && o->dim)
+        put(o, DIM, strlen(DIM));
+    put(o, e->text, e->bytes);
+    if (think && o->dim)
+        put(o, PLAIN, strlen(PLAIN));
+}
+
+/* The newest call, whole. */
+static void stream_call(struct waste_output *o, const struct waste_event *e)
+{
+    const json_t *call = json_array_get(o->message.calls, json_array_size(o->message.calls) - 1);
+    const json_t *function = json_object_get(call, "function");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    const char *arguments = json_string_value(json_object_get(function, "arguments"));
+
+    if (name == NULL || arguments == NULL)
+        return;
+    if (o->mode == WASTE_OUTPUT_EVENTS) {
+        flush_pending(o);
+        put_event(o, json_pack("{s:s, s:O, s:O, s:O, s:b}", "event", "tool_call", "id",
+                               json_object_get(call, "id"), "name",
+                               json_object_get(function, "name"), "arguments",
+                               json_object_get(function, "arguments"), "damaged", (int)e->damaged));
+        return;
+    }
+    if (o->error == 0 && fprintf(stdout, "%s%s[calls %s %s]%s", o->text.bytes > 0 ? "\n" : "",
+                                 o->dim ? DIM : "", name, arguments, o->dim ? PLAIN : "") < 0)
+        o->error = errno;
+    o->channel = WASTE_CHANNEL_TOOLS;
+}
+
+static int on_event(void *arg, const struct waste_event *e)
+{
+    struct waste_output *o = arg;
+    bool words = e->kind == WASTE_EVENT_TEXT &&
+                 (e->channel == WASTE_CHANNEL_TEXT || e->channel == WASTE_CHANNEL_OTHER ||
+                  e->channel == WASTE_CHANNEL_THINK);
+    int ret = waste_assembly_event(&o->message, e);
+
+    if (ret == 0 && words && e->channel != WASTE_CHANNEL_THINK)
+        ret = waste_text_add(&o->text, e->text, e->bytes);
+    if (o->mode != WASTE_OUTPUT_COLLECT && words)
+        stream_text(o, e);
+    if (o->mode != WASTE_OUTPUT_COLLECT && e->kind == WASTE_EVENT_CALL_END)
+        stream_call(o, e);
+    return ret;
+}
+
+void waste_output_init(struct waste_output *o, const struct waste_tokenizer *tokenizer,
                        const uint32_t *prompt, size_t count)
 {
-    *o = (struct waste_output){.has_words = tokenizer != NULL};
+    *o = (struct waste_output){.has_words = tokenizer != NULL, .channel = WASTE_CHANNEL_COUNT};
     if (tokenizer == NULL)
         return;
-    waste_detok_init(&o->detok, tokenizer, think ? WASTE_DETOK_THINK : 0);
-    waste_detok_prompt(&o->detok, prompt, count);
+    waste_parser_init(&o->parser, tokenizer, on_event, o);
+    waste_parser_prompt(&o->parser, prompt, count);
 }
 
 void waste_output_finish(struct waste_output *o)
 {
+    waste_assembly_finish(&o->message);
+    waste_text_finish(&o->pending);
     waste_text_finish(&o->text);
     waste_ids_finish(&o->ids);
 }
 
-/* What was added to the text since `from` goes out. */
-static void emit(struct waste_output *o, size_t from)
+/* What has been written goes out. */
+static void push_out(struct waste_output *o)
 {
-    size_t bytes = o->text.bytes - from;
-
-    if (!o->to_stdout || bytes == 0 || o->error != 0)
-        return;
-    if (fwrite(o->text.data + from, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
+    if (o->mode == WASTE_OUTPUT_EVENTS)
+        flush_pending(o);
+    if (o->mode != WASTE_OUTPUT_COLLECT && o->error == 0 && fflush(stdout) != 0)
         o->error = errno;
 }
 
@@ -51,28 +159,24 @@ static void show_live(struct waste_output *o)
 int waste_output_token(void *arg, uint32_t id)
 {
     struct waste_output *o = arg;
-    size_t from = o->text.bytes;
 
     if (waste_ids_add(&o->ids, id) != 0 ||
-        (o->has_words && waste_detok_add(&o->detok, id, &o->text) != 0))
+        (o->has_words && waste_parser_add(&o->parser, &id, 1) != 0))
         o->error = ENOMEM;
-    emit(o, from);
+    push_out(o);
     show_live(o);
     return o->error;
 }
 
 void waste_output_end(struct waste_output *o)
 {
-    size_t from = o->text.bytes;
-
-    if (o->has_words && waste_detok_end(&o->detok, &o->text) != 0)
+    if (o->has_words && waste_parser_end(&o->parser) != 0)
         o->error = ENOMEM;
-    emit(o, from);
+    if (o->mode == WASTE_OUTPUT_STREAM && o->channel != WASTE_CHANNEL_COUNT)
+        put(o, "\n", 1);
+    push_out(o);
     if (o->live && o->shown_ns != 0)
         fputs("\r\033[K", stderr);
-    if (o->to_stdout && o->error == 0 && o->text.bytes > 0 &&
-        (fputc('\n', stdout) == EOF || fflush(stdout) != 0))
-        o->error = errno;
 }
 
 void waste_output_status(const struct waste_outcome *outcome, char *buf, size_t room)

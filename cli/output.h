@@ -7,22 +7,38 @@
 
 #include <jansson.h>
 
+#include "cli/assemble.h"
 #include "cli/client.h"
-#include "cli/detokenizer.h"
+#include "cli/tokenizer.h"
+
+enum waste_output_mode {
+    WASTE_OUTPUT_COLLECT, /* nothing goes out */
+    WASTE_OUTPUT_STREAM,  /* text goes to stdout as it comes */
+    WASTE_OUTPUT_EVENTS,  /* JSON objects, one a line: text, think, tool_call */
+};
 
 struct waste_output {
-    bool to_stdout; /* stream it; else only collect */
-    bool live;      /* a status line while it streams */
-    struct waste_detokenizer detok;
+    enum waste_output_mode mode;
+    bool live;  /* a status line while it comes */
+    bool think; /* STREAM: the thinking too */
+    bool dim;   /* STREAM: thinking and tool calls in a fainter colour */
     bool has_words;
-    struct waste_text text; /* all that was shown */
+    struct waste_parser parser;
+    struct waste_assembly message;
+    struct waste_text text; /* the answer, and what came behind it */
     struct waste_ids ids;   /* all that was generated */
+
+    struct waste_text pending;  /* EVENTS: text of one channel, of the token at hand */
+    enum waste_channel channel; /* of that, or of what stdout has last; COUNT: nothing yet */
     int64_t first_ns, shown_ns;
     int error; /* errno of a failed write */
 };
 
-/* tokenizer may be NULL: then only ids are kept. `prompt` is what the reply follows. */
-void waste_output_init(struct waste_output *o, const struct waste_tokenizer *tokenizer, bool think,
+/*
+ * Streams nothing, yet: set mode and the rest afterwards. tokenizer may be NULL: then only ids are
+ * kept. `prompt` is what the reply follows. Does not move afterwards.
+ */
+void waste_output_init(struct waste_output *o, const struct waste_tokenizer *tokenizer,
                        const uint32_t *prompt, size_t count);
 void waste_output_finish(struct waste_output *o);
 
@@ -31,6 +47,9 @@ int waste_output_token(void *arg, uint32_t id);
 
 /* The reply is over. */
 void waste_output_end(struct waste_output *o);
+
+/* May stdout have colours: a terminal, and NO_COLOR is not set. */
+bool waste_output_colour(void);
 
 /* "48 tokens, 31.2 tokens/s, prompt 32 in 0.51 s, 93 % of experts in memory" */
 void waste_output_status(const struct waste_outcome *outcome, char *buf, size_t room);
