@@ -296,6 +296,53 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
 }
 
+/* Bytes of trunk.bin that belong to a tensor: its payload or its scales. */
+struct extent {
+    uint64_t begin, end;
+    const struct entry *entry;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/*
+ * Tensors do not overlap, nor do a tensor's payload and scales: where one offset is wrong, this is
+ * what notices it, since the bytes of a neighbour are numbers too. The very same bytes may serve
+ * twice (an embedding that is the head as well).
+ */
+static int check_overlaps(struct plan *plan)
+{
+    size_t n = 0;
+    int rc = 0;
+    struct extent *all = calloc(2 * plan->entries + 1, sizeof(*all));
+    if (!all)
+        return waste_error_set(plan->p->err, -ENOMEM, WASTE_MANIFEST ": out of memory");
+    for (size_t i = 0; i < plan->entries; i++) {
+        const struct entry *e = &plan->entry[i];
+        all[n++] = (struct extent){e->off, e->off + e->rows * e->row_bytes, e};
+        if (e->groups)
+            all[n++] = (struct extent){e->scale_off, e->scale_off + e->rows * e->groups * 2, e};
+    }
+    qsort(all, n, sizeof(*all), by_place);
+    for (size_t i = 1; i < n && rc == 0; i++) {
+        const struct extent *a = &all[i - 1], *b = &all[i];
+        bool same = a->begin == b->begin && a->end == b->end && a->entry != b->entry;
+        if (b->begin < a->end && !same)
+            rc = waste_error_set(plan->p->err, -EINVAL,
+                                 WASTE_MANIFEST ": trunk[%u] (%s) at %llu overlaps trunk[%u] (%s), "
+                                                "which ends at %llu",
+                                 b->entry->number, b->entry->name, (unsigned long long)b->begin,
+                                 a->entry->number, a->entry->name, (unsigned long long)a->end);
+    }
+    free(all);
+    return rc;
+}
+
 /* All of the index is validated; what is ours is kept, sorted by name. */
 static int parse_index(struct plan *plan)
 {
@@ -320,7 +367,7 @@ static int parse_index(struct plan *plan)
     for (size_t i = 1; i < plan->entries; i++)
         if (strcmp(plan->entry[i].name, plan->entry[i - 1].name) == 0)
             return entry_error(p, &plan->entry[i], "name is there twice");
-    return 0;
+    return check_overlaps(plan);
 }
 
 static void fill_dims(struct plan *plan)
