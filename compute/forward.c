@@ -27,14 +27,25 @@ static void tick(void *arg)
     waste_stage_mark(stage(arg), WASTE_ACT_COMPUTING, -1);
 }
 
-void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
-                       uint32_t tasks)
+static void run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn, uint32_t tasks,
+                uint32_t most)
 {
     int64_t start = waste_forward_now_ns();
 
-    waste_team_run(f->team, fn, f, tasks, phase == WASTE_PHASE_TRUNK ? WASTE_TASK_RUN : 1);
+    waste_team_run(f->team, fn, f, tasks, most);
     f->phase_ns[phase] += waste_forward_now_ns() - start;
-    WASTE_POINT(PHASE);
+}
+
+void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
+                       uint32_t tasks)
+{
+    run(f, phase, fn, tasks, WASTE_TASK_RUN);
+}
+
+void waste_forward_run_single(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
+                              uint32_t tasks)
+{
+    run(f, phase, fn, tasks, 1);
 }
 
 int waste_forward_check(struct waste_forward *f, enum waste_activity activity)

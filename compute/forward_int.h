@@ -17,7 +17,7 @@ enum {
     WASTE_MLA_CHUNK = 256,       /* positions whose scores one task holds */
     WASTE_MLA_HEADS = 8,         /* heads that share one walk over a chunk */
     WASTE_TASK_BYTES = 64 << 10, /* weights a task of a trunk product streams, about */
-    WASTE_TASK_RUN = 16,         /* such tasks a claim takes at most */
+    WASTE_TASK_RUN = 16,         /* neighbouring tasks one claim may take */
     WASTE_MAX_PRODUCTS = 8,
 };
 
@@ -117,10 +117,12 @@ struct waste_forward {
     struct waste_worker worker[];
 };
 
-/* Runs one phase and books its time. Tasks of trunk products are small and neighbours in memory;
- * those of the other phases are big and claimed one by one. */
+/* Runs one phase and books its time. A claim takes up to WASTE_TASK_RUN tasks. */
 void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
                        uint32_t tasks);
+/* The same for tasks that are big and not neighbours: claimed one by one. */
+void waste_forward_run_single(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
+                              uint32_t tasks);
 
 /* Life sign, and whether to go on: 0, -ECANCELED or -ESHUTDOWN. */
 int waste_forward_check(struct waste_forward *f, enum waste_activity activity);

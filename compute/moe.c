@@ -375,7 +375,7 @@ static void run_batch(struct waste_forward *f)
 
     f->batch_groups = wanted < f->batch_count ? wanted : f->batch_count;
     f->expert_tasks = tasks * f->batch_groups;
-    waste_forward_run(f, WASTE_PHASE_EXPERTS, up_phase, f->expert_tasks + f->product_tasks);
+    waste_forward_run_single(f, WASTE_PHASE_EXPERTS, up_phase, f->expert_tasks + f->product_tasks);
     waste_forward_run(f, WASTE_PHASE_EXPERTS, down_phase, f->batch_count * f->down_slices.count);
     waste_products_begin(f);
 }
