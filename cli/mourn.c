@@ -87,6 +87,7 @@ static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const s
     /* acquire: the step's outcome is whole or not there; nothing else is read through it */
     uint64_t commit = atomic_load_explicit(&s->p->session->commit, memory_order_acquire);
     bool exited = info->si_code == CLD_EXITED;
+    int64_t now = waste_now_ns();
     char how[64];
 
     describe(info, how, sizeof(how));
@@ -98,9 +99,11 @@ static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const s
                         how);
         return;
     }
+    if (c->killed) /* else five hangs at one step would take too long to be noticed */
+        c->deaths.silent_ns += now - c->heartbeat_ns;
     if (exited && (info->si_status == 2 || info->si_status == 127))
         break_down(s, stage, how);
-    else if (waste_deaths_add(&c->deaths, waste_now_ns(), commit))
+    else if (waste_deaths_add(&c->deaths, now - c->deaths.silent_ns, commit))
         tire(s, stage, how, waste_commit_position(commit));
     if (c->life == WASTE_LIFE_IDLE)
         waste_log_write(log, WASTE_LOG_WARNING, "%s (pid %d) died of %s at token position %u",

@@ -21,6 +21,7 @@ struct waste_deaths {
         uint64_t commit;
     } at[WASTE_DEATHS_MAX];
     uint32_t count;
+    int64_t silent_ns; /* its processes hung for that long in all; no part of the 10 s */
 };
 
 /* Notes a death. True when it was the fifth within 10 s at one commit word. */

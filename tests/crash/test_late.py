@@ -1,0 +1,141 @@
+"""A write of a dead reader that is still in flight cannot land in a slot that is used again.
+
+On a slow device: a loop device over a file, read by a process whose block I/O is throttled. Needs root, loop devices and the
+blkio controller; skipped where they are not to be had.
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import crash
+import waste
+
+LATE = os.path.join(waste.BUILD, "tests", "crash", "crash_late_write")
+BLKIO = "/sys/fs/cgroup/blkio"
+
+
+def run(*argv):
+    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, text=True).stdout.strip()
+
+
+class SlowDevice:
+    """A mounted loop device and a control group that reads from it at `rate` bytes a second."""
+
+    def __init__(self, megabytes):
+        self.undo = []
+        try:
+            self.make(megabytes)
+        except (OSError, subprocess.SubprocessError) as e:
+            self.close()
+            raise unittest.SkipTest("no slow device on this machine: %s" % e)
+
+    def make(self, megabytes):
+        if os.geteuid() != 0:
+            raise OSError("needs root")
+        if not os.path.exists(os.path.join(BLKIO, "blkio.throttle.read_bps_device")):
+            raise OSError("no blkio controller (cgroup v1)")
+        base = tempfile.mkdtemp(prefix="late-", dir=waste.BUILD)
+        self.undo.append(lambda: shutil.rmtree(base, ignore_errors=True))
+        image = os.path.join(base, "image")
+        with open(image, "wb") as f:
+            f.truncate(megabytes << 20)
+        loop = run("losetup", "-f", "--show", image)
+        self.undo.append(lambda: run("losetup", "-d", loop))
+        run("mkfs.ext4", "-q", loop)
+        self.dir = os.path.join(base, "mnt")
+        os.mkdir(self.dir)
+        run("mount", loop, self.dir)
+        self.undo.append(lambda: run("umount", self.dir))
+        name = os.path.basename(loop)
+        self.stat = "/sys/block/%s/stat" % name
+        with open("/sys/block/%s/dev" % name) as f:
+            self.number = f.read().strip()
+        self.group = os.path.join(BLKIO, "waste-test-%d" % os.getpid())
+        os.mkdir(self.group)
+        self.undo.append(self.leave)
+        self.tasks = os.path.join(self.group, "cgroup.procs")
+
+    def leave(self):
+        for _ in range(100):
+            try:
+                return os.rmdir(self.group)
+            except OSError:
+                time.sleep(0.05)
+
+    def throttle(self, rate):
+        with open(os.path.join(self.group, "blkio.throttle.read_bps_device"), "w") as f:
+            f.write("%s %d" % (self.number, rate))
+
+    def add(self, pid):
+        with open(self.tasks, "w") as f:
+            f.write(str(pid))
+
+    def close(self):
+        while self.undo:
+            try:
+                self.undo.pop()()
+            except (OSError, subprocess.SubprocessError) as e:
+                print(e, file=sys.stderr)
+
+
+class Late(crash.Test):
+    def setUp(self):
+        self.device = SlowDevice(64)
+        self.addCleanup(self.device.close)
+
+    def late_write(self, what, how):
+        path = os.path.join(self.device.dir, "record")
+        with open(path, "wb") as f:
+            f.write(os.urandom(4 << 20))
+            os.fsync(f.fileno())
+        self.device.throttle(4 << 20)
+        r = subprocess.run([LATE, path, self.device.tasks, self.device.stat, what, how], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, timeout=waste.LIMIT)
+        print("%s, %s: exit %d, %s" % (what, how, r.returncode, r.stdout.decode().strip()), file=sys.stderr)
+        return r.returncode
+
+    def test_without_the_hole_a_late_write_lands_in_the_slot(self):
+        self.assertEqual(self.late_write("keep", "uring"), 3, "this machine cannot show what the hole is for")
+
+    def test_with_the_hole_it_does_not(self):
+        self.assertEqual(self.late_write("punch", "uring"), 0)
+
+    def test_a_dead_pread_is_over_before_the_process_is_reaped(self):
+        self.assertIn(self.late_write("keep", "pread"), (4,))
+
+    def test_readers_killed_with_reads_in_flight_on_a_slow_device(self):
+        model = os.path.join(self.device.dir, "demo.waste")
+        shutil.copytree(waste.DEMO, model, copy_function=shutil.copyfile)
+        os.sync()
+        plan = self.plan(model)
+        args = ["run", model, *self.args[2:], "--budget", plan["floor_bytes"] + 12 * plan["cache_bytes"] // plan["slots"]]
+        args[args.index("-n") + 1] = 60
+        self.device.throttle(4 << 20)
+        p = waste.start(*args)
+        kills = in_flight = 0
+        while p.poll() is None and kills < (60 if waste.LONG else 8):
+            pid = waste.stages_of(p.pid).get("reader")
+            if pid is None:
+                continue
+            try:
+                self.device.add(pid)
+                time.sleep(self.random.uniform(0.05, 0.4))
+                s = crash.look(p.pid)
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+                in_flight += bool(s and s["reading"])
+            except (ProcessLookupError, OSError):
+                pass
+        r = self.ok(waste.finish(p))
+        print("%d kills, %d of them with reads in flight" % (kills, in_flight), file=sys.stderr)
+        self.assertEqual(r.json()["ids"], self.want[:60])
+        self.assertGreater(in_flight, 0)
+
+
+if __name__ == "__main__":
+    crash.main()
