@@ -157,6 +157,17 @@ class Crash(waste.Test):
                 for name, pid in stages.items():
                     waste.wait_for("the end of " + name, lambda: not waste.alive(pid))
 
+    def test_not_even_one_that_cannot_look(self):
+        p = waste.start(*self.args)
+        self.running(p)
+        stages = waste.stages_of(p.pid)
+        for pid in stages.values():
+            os.kill(pid, signal.SIGSTOP)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        for name, pid in stages.items():
+            waste.wait_for("the end of " + name, lambda: not waste.alive(pid))
+
     def test_a_stage_that_keeps_dying_ends_the_request_not_more(self):
         p = waste.start(*self.args)
         self.running(p)
