@@ -1,4 +1,6 @@
 /* --help, made of the tables and of what each command has to say for itself. */
+#include <string.h>
+
 #include "cli/options_int.h"
 
 #define RUN_EXAMPLES                                                                               \
@@ -6,10 +8,7 @@
     "  waste-run run models/demo.waste --ids 1283,265,279 -n 48 --json\n"                          \
     "  waste-run k3.waste --budget 46G --temp 0.6 --top-p 0.95 - < question.txt\n"
 
-static const struct {
-    const char *about;    /* a paragraph */
-    const char *examples; /* one a line, indented */
-} texts[WASTE_COMMAND_COUNT] = {
+const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
     [WASTE_CMD_RUN] =
         {"Starts the pipeline, generates, and ends it. The text goes to stdout as it comes, a\n"
          "status line to stderr. The prompt is wrapped in the model's chat markup unless --raw is\n"
@@ -21,7 +20,7 @@ static const struct {
          "tokens only. Lines are messages; \\ at the end of one, or \"\"\" around a text, makes a\n"
          "message of several. /help tells the commands: /reset /save /load /system /image /stats\n"
          "/retry /set /quit. Ctrl-C ends a reply and keeps the conversation. In a pipe, each line\n"
-         "of stdin is a turn. --json: events, one a line (text, think, tool_call, end, info,\n"
+         "of stdin is a turn. --json: events, one a line (text, think, tool_call, end, info, note,\n"
          "error, stats).\n",
          "  waste-run chat models/demo.waste --temp 0.6\n"
          "  waste-run chat models/demo.waste --think show\n"
@@ -100,11 +99,14 @@ static void help_options(FILE *out, uint32_t commands)
     fputs("\noptions:\n", out);
     for (size_t i = 0; i < waste_option_count; i++) {
         const struct waste_option *o = &waste_option_table[i];
-        char left[40];
+        char left[64];
         if (o->help == NULL || (o->commands & commands) == 0)
             continue;
         snprintf(left, sizeof(left), "%s %s", o->name, o->argument != NULL ? o->argument : "");
-        fprintf(out, "  %-22s %s\n", left, o->help);
+        if (strlen(left) > 22) /* its own line */
+            fprintf(out, "  %s\n  %-22s %s\n", left, "", o->help);
+        else
+            fprintf(out, "  %-22s %s\n", left, o->help);
     }
 }
 
@@ -113,9 +115,9 @@ void waste_args_help(FILE *out, enum waste_command command)
     if (command != WASTE_COMMAND_COUNT) {
         const struct waste_command_info *c = &waste_command_table[command];
         fprintf(out, "usage: waste-run %s %s%s[options]\n%s\n\n%s", c->name, c->positionals,
-                *c->positionals != '\0' ? " " : "", c->summary, texts[command].about);
+                *c->positionals != '\0' ? " " : "", c->summary, waste_command_texts[command].about);
         help_options(out, UINT32_C(1) << command);
-        fprintf(out, "\nexamples:\n%s", texts[command].examples);
+        fprintf(out, "\nexamples:\n%s", waste_command_texts[command].examples);
         return;
     }
     fputs("usage: waste-run MODEL [PROMPT | -] [options]\n"
@@ -129,7 +131,10 @@ void waste_args_help(FILE *out, enum waste_command command)
         fprintf(out, "  %-28s %s\n", left, waste_command_table[i].summary);
     }
     help_options(out, UINT32_MAX);
-    fputs("\n'waste-run COMMAND --help' shows one command, with examples.\n"
-          "exit codes: 0 done, 1 failed, 2 usage or bad configuration\n\nexamples:\n" RUN_EXAMPLES,
-          out);
+    fputs(
+        "\nOptions may also stand in ~/.config/waste/config ('temp = 0.6') and in the environment\n"
+        "(WASTE_TEMP=0.6); the command line counts first, then the environment.\n"
+        "'waste-run COMMAND --help' shows one command, with examples.\n"
+        "exit codes: 0 done, 1 failed, 2 usage or bad configuration\n\nexamples:\n" RUN_EXAMPLES,
+        out);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cmd.h"
+#include "cli/config.h"
 
 static int (*const commands[WASTE_COMMAND_COUNT])(const struct waste_args *args) = {
     [WASTE_CMD_RUN] = waste_cmd_run,
@@ -59,7 +60,7 @@ int main(int argc, char **argv)
     struct stat st;
 
     keep_standard_fds();
-    int rc = waste_args_parse(&args, argc, argv, stderr);
+    int rc = waste_args_load(&args, argc, argv, stderr);
     if (rc == 0 && args.version) {
         puts("waste-run " WASTE_VERSION);
     } else if (rc == 0 && args.help) {

@@ -104,11 +104,11 @@ static int out_of_range(const struct waste_option *o, const char *value, FILE *e
 /* The words that are allowed are those of `argument`, with | between them. */
 static int set_choice(const struct waste_option *o, uint32_t *out, const char *value, FILE *err)
 {
-    char list[80] = "is none of ";
+    char list[160] = "is none of ";
     size_t at = strlen(list);
     uint32_t which = 0;
 
-    for (const char *word = o->argument; word != NULL; which++) {
+    for (const char *word = o->argument; word != NULL && at < sizeof(list); which++) {
         size_t length = strcspn(word, "|");
 
         if (strlen(value) == length && memcmp(word, value, length) == 0) {
@@ -222,6 +222,11 @@ static int parse_option(struct waste_args *args, int argc, char **argv, int *at,
     return set_value(args, o, value, err);
 }
 
+const struct waste_option *waste_args_option(enum waste_command command, const char *name)
+{
+    return find_option(command, name, strlen(name));
+}
+
 int waste_args_set(struct waste_args *args, const char *name, const char *value, FILE *err)
 {
     const struct waste_option *o = find_option(args->command, name, strlen(name));
@@ -277,7 +282,7 @@ static int check_options(const struct waste_args *args, uint64_t given, FILE *er
     return 0;
 }
 
-static void set_defaults(struct waste_args *args)
+void waste_args_defaults(struct waste_args *args)
 {
     *args = (struct waste_args){
         .command = WASTE_CMD_RUN,
@@ -292,10 +297,15 @@ static void set_defaults(struct waste_args *args)
 
 int waste_args_parse(struct waste_args *args, int argc, char **argv, FILE *err)
 {
+    waste_args_defaults(args);
+    return waste_args_parse_onto(args, argc, argv, err);
+}
+
+int waste_args_parse_onto(struct waste_args *args, int argc, char **argv, FILE *err)
+{
     uint64_t given = 0;
     bool options_over = false;
 
-    set_defaults(args);
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
         int rc;
@@ -326,7 +336,9 @@ int waste_args_parse(struct waste_args *args, int argc, char **argv, FILE *err)
 void waste_args_finish(struct waste_args *args)
 {
     free(args->ids);
+    free(args->config_text);
     args->ids = NULL;
+    args->config_text = NULL;
 }
 
 uint32_t waste_options_io(uint32_t io, bool *direct)

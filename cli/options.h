@@ -67,7 +67,8 @@ struct waste_args {
     uint32_t lookahead;
     bool no_verify;
     bool json, quiet;
-    uint32_t *ids; /* --ids; malloc'd */
+    char *config_text; /* what options from a file point into; malloc'd */
+    uint32_t *ids;     /* --ids; malloc'd */
     const char *ids_text;
     uint32_t ids_count;
     bool raw, ignore_eos;
@@ -97,6 +98,10 @@ struct waste_args {
  */
 int waste_args_parse(struct waste_args *args, int argc, char **argv, FILE *err);
 void waste_args_finish(struct waste_args *args);
+
+/* The two halves of it, for options that come from elsewhere first (cli/config.h). */
+void waste_args_defaults(struct waste_args *args);
+int waste_args_parse_onto(struct waste_args *args, int argc, char **argv, FILE *err);
 
 /* One option of the command, outside of argv; `name` with its dashes. 0, or 2 after one line. */
 int waste_args_set(struct waste_args *args, const char *name, const char *value, FILE *err);

@@ -33,6 +33,16 @@ struct waste_command_info {
     uint32_t least, most;
 };
 
+/* What a command has to say for itself. */
+struct waste_command_text {
+    const char *about;    /* a paragraph */
+    const char *examples; /* one a line, indented */
+};
+
+/* The command's option of this name (with its dashes), else another's, else NULL. */
+const struct waste_option *waste_args_option(enum waste_command command, const char *name);
+
+extern const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT];
 extern const struct waste_option waste_option_table[];
 extern const size_t waste_option_count;
 extern const struct waste_command_info waste_command_table[WASTE_COMMAND_COUNT];

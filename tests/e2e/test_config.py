@@ -1,0 +1,140 @@
+"""Options from a file and from the environment; completion and the man page, made of the same tables."""
+import json
+import os
+import shutil
+import subprocess
+
+import waste
+
+IDS = "1283,265,279,61"
+DOCS = os.path.join(waste.BUILD, "cli", "docs")
+
+
+def commands_and_options():
+    text = waste.waste_run("--help").out.decode()
+    head, _, options = text.partition("\noptions:\n")
+    commands = [l.split()[0] for l in head.partition("\ncommands:\n")[2].splitlines() if l.startswith("  ")]
+    return commands, sorted({l.split()[0] for l in options.splitlines() if l.startswith("  -")})
+
+
+class Config(waste.Test):
+    def write(self, text):
+        base = os.path.join(waste.scratch(), "config-home")
+        os.makedirs(os.path.join(base, "waste"), exist_ok=True)
+        path = os.path.join(base, "waste", "config")
+        with open(path, "wb") as f:
+            f.write(text if isinstance(text, bytes) else text.encode())
+        return {"XDG_CONFIG_HOME": base}
+
+    def ctx(self, *options, env):
+        return self.ok(waste.waste_run("plan", waste.DEMO, "--json", *options, env=env)).json()["ctx"]
+
+    def test_file_environment_and_command_line_in_their_order(self):
+        env = self.write("# mine\n\n  ctx = 100\r\nbudget\t1G\n")
+        self.assertEqual(self.ctx(env=env), 100)
+        env["WASTE_CTX"] = "200"
+        self.assertEqual(self.ctx(env=env), 200)
+        self.assertEqual(self.ctx("--ctx", 300, env=env), 300)
+        env["WASTE_CTX"] = ""
+        self.assertEqual(self.ctx(env=env), 100)
+        plan = self.ok(waste.waste_run("plan", waste.DEMO, "--json", env=env)).json()
+        self.assertEqual(plan["budget_bytes"], 1 << 30)
+
+    def test_home_is_where_it_is_without_xdg(self):
+        home = os.path.join(waste.scratch(), "home")
+        os.makedirs(os.path.join(home, ".config", "waste"), exist_ok=True)
+        with open(os.path.join(home, ".config", "waste", "config"), "w") as f:
+            f.write("ctx = 77\n")
+        self.assertEqual(self.ctx(env={"HOME": home, "XDG_CONFIG_HOME": ""}), 77)
+
+    def test_short_names_and_flags(self):
+        env = self.write("n = 2\nq = yes\n")
+        r = self.ok(waste.waste_run("run", waste.DEMO, "What is the capital of Italy?", env=env))
+        self.assertEqual(r.out, b"The capital\n")
+        self.assertEqual(r.err, b"")
+        env["WASTE_Q"] = "no"
+        r = self.ok(waste.waste_run("run", waste.DEMO, "What is the capital of Italy?", env=env))
+        self.assertNotEqual(r.err, b"")
+        env["WASTE_THINK"] = "show"
+        env["WASTE_N"] = "512"
+        r = self.ok(waste.waste_run("run", waste.DEMO, "What is the capital of Italy?", env=env))
+        self.assertIn(b"The user asks", r.out)
+
+    def test_options_of_other_commands_do_no_harm(self):
+        env = self.write("temp = 0.5\ntokens = 5\npid = 1\n")
+        self.assertEqual(self.ctx(env=env), 4096)
+        self.ok(waste.waste_run("info", waste.DEMO, env=dict(env, WASTE_TEMP="x")))
+
+    def test_what_is_wrong_is_named_with_its_line(self):
+        for text, words in (("ctx = 5\nbugdet = 1G\n", ("config:2", "--budget")), ("ctx = many\n", ("config:1", "--ctx", "many")),
+                            ("ctx\n", ("config:1",)), ("= 5\n", ("config:1",)), ("no-verify = perhaps\n", ("config:1", "perhaps")),
+                            ("x" * 70000, ("config",)), (b"ctx = 5\0\n", ("config",)), ("io = maybe", ("config:1", "uring"))):
+            with self.subTest(text[:20]):
+                self.refused(waste.waste_run("bench", waste.DEMO, env=self.write(text)), *words, codes=(2,))
+        self.refused(waste.waste_run("plan", waste.DEMO, env=dict(self.write(""), WASTE_CTX="many")), "WASTE_CTX", codes=(2,))
+
+    def test_a_broken_file_is_no_obstacle_to_help(self):
+        self.ok(waste.waste_run("--help", env=self.write("nonsense")))
+
+    def test_random_files_never_crash(self):
+        random = waste.seed()
+        for _ in range(60):
+            data = bytes(random.choice(b"ctx=n \n\t#-12G\0\xff") for _ in range(random.randrange(60)))
+            r = waste.waste_run("tokenize", waste.DEMO, "--raw", "a", env=self.write(data))
+            if r.code:
+                self.refused(r, codes=(2,))
+
+
+class Docs(waste.Test):
+    def read(self, name):
+        with open(os.path.join(DOCS, name)) as f:
+            return f.read()
+
+    def complete(self, *words):
+        """What bash offers for the last word."""
+        script = ("source %s/waste-run; COMP_WORDS=(%s); COMP_CWORD=%d; _waste_run; printf '%%s\\n' \"${COMPREPLY[@]}\""
+                  % (DOCS, " ".join("'%s'" % w for w in ("waste-run",) + words), len(words)))
+        r = subprocess.run(["bash", "-c", script], capture_output=True, timeout=20, cwd=waste.DATA)
+        self.assertEqual(r.stderr, b"")
+        return [w for w in r.stdout.decode().split("\n") if w]
+
+    def test_bash_offers_what_belongs(self):
+        commands, _ = commands_and_options()
+        self.assertLessEqual(set(commands), set(self.complete("")))
+        self.assertEqual(self.complete("ren"), ["render"])
+        self.assertIn("--perplexity", self.complete("eval", "m", "--"))
+        self.assertNotIn("--temp", self.complete("eval", "m", "--"))
+        self.assertEqual(self.complete("chat", "m", "--think", ""), ["show", "hide", "off"])
+        self.assertEqual(self.complete("chat", "m", "--think", "h"), ["hide"])
+        self.assertEqual(self.complete("restart", "r"), ["reader", "router"])
+        self.assertEqual(self.complete("render", "xtml"), ["xtml_cases.json"])
+        self.assertEqual(self.complete("render", "f", "--ids", "xtml"), ["xtml_cases.json"])
+        self.assertEqual(self.complete("run", "m", "--ids", "xtml"), [])
+
+    def test_everything_is_in_the_man_page_and_in_zsh(self):
+        commands, options = commands_and_options()
+        self.assertGreater(len(commands), 10)
+        self.assertGreater(len(options), 30)
+        man, zsh = self.read("waste-run.1").replace("\\-", "-"), self.read("_waste-run")
+        for c in commands:
+            self.assertIn("\n.SS %s" % c, man)
+            self.assertIn("'%s:" % c, zsh)
+        for o in options:
+            self.assertIn("\n.B %s" % o, man)
+            self.assertIn("'%s[" % o, zsh)
+
+    def test_roff_has_no_complaint(self):
+        if not shutil.which("groff"):
+            self.skipTest("no groff")
+        r = subprocess.run(["groff", "-man", "-Tutf8", "-ww", os.path.join(DOCS, "waste-run.1")], capture_output=True, timeout=20)
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+
+    def test_zsh_takes_its_file(self):
+        if not shutil.which("zsh"):
+            self.skipTest("no zsh")
+        r = subprocess.run(["zsh", "-n", os.path.join(DOCS, "_waste-run")], capture_output=True, timeout=20)
+        self.assertEqual((r.returncode, r.stderr), (0, b""))
+
+
+if __name__ == "__main__":
+    waste.main()
