@@ -236,6 +236,51 @@ static int wait_ready(struct waste_engine *e)
     return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
 }
 
+/* --usage, else WASTE_USAGE, else: runs remember, measurements do not. */
+static enum waste_usage_place usage_place(const struct waste_args *a)
+{
+    static const char *const names[] = {
+        [WASTE_USAGE_CACHE] = "cache", [WASTE_USAGE_MODEL] = "model", [WASTE_USAGE_OFF] = "off"};
+    const char *wish = getenv("WASTE_USAGE");
+
+    if (a->usage != WASTE_USAGE_DEFAULT)
+        return (enum waste_usage_place)a->usage;
+    for (int i = WASTE_USAGE_CACHE; wish != NULL && i <= WASTE_USAGE_OFF; i++)
+        if (strcmp(wish, names[i]) == 0)
+            return (enum waste_usage_place)i;
+    return a->command == WASTE_CMD_RUN || a->command == WASTE_CMD_CHAT ? WASTE_USAGE_CACHE
+                                                                       : WASTE_USAGE_OFF;
+}
+
+/* Where the reader keeps what it learns about this model. A directory that cannot be made or
+ * written to is the reader's to say. */
+static void place_usage(struct waste_engine *e)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    enum waste_usage_place place = usage_place(e->args);
+    bool xdg = cache != NULL && cache[0] == '/';
+    size_t room = sizeof(e->usage_dir);
+
+    if (place == WASTE_USAGE_OFF ||
+        (place == WASTE_USAGE_CACHE && !xdg && (home == NULL || home[0] != '/')))
+        return;
+    e->pipeline.usage_dir = e->dir;
+    e->pipeline.usage_name = "usage.waste";
+    if (place == WASTE_USAGE_MODEL)
+        return;
+    snprintf(e->usage_dir, room, xdg ? "%s" : "%s/.cache", xdg ? cache : home);
+    mkdir(e->usage_dir, 0700);
+    if ((size_t)snprintf(e->usage_dir, room, xdg ? "%s/waste" : "%s/.cache/waste",
+                         xdg ? cache : home) >= room) {
+        e->pipeline.usage_name = NULL;
+        return;
+    }
+    mkdir(e->usage_dir, 0700);
+    snprintf(e->usage_name, sizeof(e->usage_name), "%016" PRIx64 ".usage", e->model->fingerprint);
+    e->pipeline.usage_dir = e->usage_dir;
+    e->pipeline.usage_name = e->usage_name;
+}
+
 int waste_engine_start(struct waste_engine *e, uint32_t ctx)
 {
     struct waste_options options;
@@ -252,6 +297,7 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
     if (waste_pipeline_create(&e->pipeline, e->dir, e->model, &e->plan, &options, &err) != 0)
         return waste_fail(1, "%s", err.text);
     e->has_pipeline = true;
+    place_usage(e);
     waste_signals_install();
     struct waste_supervisor_options how = {
         .hang_seconds = e->args->hang_seconds,

@@ -26,6 +26,7 @@ struct waste_engine {
     struct waste_supervisor *supervisor;
     struct waste_client client;
     bool has_pipeline;
+    char usage_dir[4096], usage_name[32];
 };
 
 /* Container, tokenizer, markup. With `words_optional` a container without tokenizer.model will do.

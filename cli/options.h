@@ -44,6 +44,14 @@ enum waste_think {
     WASTE_THINK_OFF,  /* it answers at once */
 };
 
+/* Where what is learned about experts is kept: usage.waste. */
+enum waste_usage_place {
+    WASTE_USAGE_DEFAULT,
+    WASTE_USAGE_CACHE, /* the user's cache directory, a file a model */
+    WASTE_USAGE_MODEL, /* the model's directory */
+    WASTE_USAGE_OFF,
+};
+
 struct waste_args {
     enum waste_command command;
     bool named; /* the command was named, not implied by MODEL */
@@ -65,6 +73,7 @@ struct waste_args {
     uint32_t depth; /* 0: not given */
     bool mlock;
     uint32_t lookahead;
+    uint32_t usage; /* enum waste_usage_place */
     bool no_verify;
     bool json, quiet;
     char *config_text; /* what options from a file point into; malloc'd */

@@ -41,7 +41,8 @@ int waste_spawn_find(struct waste_programs *out, struct waste_error *err)
 }
 
 /* In the child of a process with threads: system calls only. */
-static void become(const struct waste_pipeline *p, const char *program, pid_t parent, int null)
+static void become(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
+                   pid_t parent, int null)
 {
     sigset_t none;
 
@@ -57,12 +58,15 @@ static void become(const struct waste_pipeline *p, const char *program, pid_t pa
     for (int s = 0; s < WASTE_SEG_COUNT; s++)
         dup2(p->fd[s], WASTE_FD_SEGMENT_BASE + s);
     dup2(p->reader_event, WASTE_FD_READER_EVENT);
-    char *const argv[] = {(char *)program, (char *)p->model_dir, NULL};
+    bool keeps = stage == WASTE_STAGE_READER && p->usage_name != NULL;
+    char *const argv[] = {(char *)program, (char *)p->model_dir,
+                          keeps ? (char *)p->usage_dir : NULL, (char *)p->usage_name, NULL};
     execv(program, argv);
     _exit(127);
 }
 
-int waste_spawn(const struct waste_pipeline *p, const char *program, pid_t *out_pid, int *out_pidfd)
+int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
+                pid_t *out_pid, int *out_pidfd)
 {
     pid_t parent = getpid();
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -71,7 +75,7 @@ int waste_spawn(const struct waste_pipeline *p, const char *program, pid_t *out_
         return -errno;
     pid_t pid = fork();
     if (pid == 0)
-        become(p, program, parent, null);
+        become(p, stage, program, parent, null);
     int err = -errno;
     close(null);
     if (pid < 0)

@@ -22,7 +22,7 @@ int waste_spawn_find(struct waste_programs *out, struct waste_error *err);
  * a process group of its own (a terminal's Ctrl-C is waste-run's to handle). The child is killed
  * when the calling thread ends, so that thread must live as long as the stages. 0 or -errno.
  */
-int waste_spawn(const struct waste_pipeline *p, const char *program, pid_t *out_pid,
-                int *out_pidfd);
+int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
+                pid_t *out_pid, int *out_pidfd);
 
 #endif

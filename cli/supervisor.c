@@ -63,7 +63,7 @@ static void start_child(struct waste_supervisor *s, int i)
         atomic_fetch_add_explicit(&record->restarts, 1, memory_order_relaxed);
     /* release: who sees the new incarnation sees what was repaired */
     atomic_store_explicit(&record->incarnation, c->incarnation, memory_order_release);
-    int rc = waste_spawn(s->p, s->programs->path[i], &c->pid, &c->pidfd);
+    int rc = waste_spawn(s->p, i, s->programs->path[i], &c->pid, &c->pidfd);
     if (rc != 0) {
         c->life = WASTE_LIFE_TIRED;
         snprintf(c->reason, sizeof(c->reason), "cannot start %s: %s", s->programs->path[i],

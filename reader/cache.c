@@ -396,6 +396,35 @@ uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, u
     return n + plan_prefetch(c, out + n, room - n);
 }
 
+/* ---- warming ---- */
+
+void waste_cache_recall(struct waste_cache *c, uint32_t layer, uint32_t expert, float share)
+{
+    uint32_t key = key_index(c, layer, expert);
+    if (c->slot_of[key] == NONE)
+        waste_policy_recall(&c->policy, key, share);
+}
+
+int waste_cache_warm(struct waste_cache *c, uint32_t layer, uint32_t expert,
+                     struct waste_cache_read *out)
+{
+    uint32_t free = 0, slot = c->free;
+    if (c->slot_of[key_index(c, layer, expert)] != NONE)
+        return 0;
+    for (uint32_t s = slot; s != NONE && free <= 2 * c->top_k; s = c->slot[s].next)
+        free++;
+    if (free <= 2 * c->top_k)
+        return -ENOSPC;
+    c->free = c->slot[slot].next;
+    if (!claim(c, slot, layer, expert)) {
+        push_free(c, slot); /* never: nobody pins an EMPTY slot */
+        return -ENOSPC;
+    }
+    waste_count(c->shm->control, WASTE_C_WARMED, 1);
+    *out = (struct waste_cache_read){slot, layer, expert, false};
+    return 1;
+}
+
 /* ---- ends of reads ---- */
 
 static void end_read(struct waste_cache *c, uint32_t slot)

@@ -98,6 +98,10 @@ void waste_cache_finish(struct waste_cache *c);
 int waste_cache_check(const struct waste_cache *c, const struct waste_want *want,
                       uint32_t max_count);
 
+/* Before the first demand: what earlier runs learned (waste_policy_recall). What is in a slot is
+ * known better by when it was used. */
+void waste_cache_recall(struct waste_cache *c, uint32_t layer, uint32_t expert, float share);
+
 /* Takes a checked demand record. The one before it must have found all its slots
  * (!waste_cache_wanting). */
 void waste_cache_demand(struct waste_cache *c, const struct waste_want *want);
@@ -113,6 +117,14 @@ void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want);
 
 /* Claims slots for up to `room` reads, demand before prefetch. Returns how many. */
 uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, uint32_t room);
+
+/*
+ * A slot to read an expert into that nobody asked for, because earlier runs used it. Takes free
+ * slots only, and leaves enough of them for demand. 1: *out is to be read; 0: the expert is here or
+ * on its way; -ENOSPC: no room (any more).
+ */
+int waste_cache_warm(struct waste_cache *c, uint32_t layer, uint32_t expert,
+                     struct waste_cache_read *out);
 
 /* What has become of a read that was planned for a prediction. */
 enum waste_cache_prefetch_state {

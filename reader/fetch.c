@@ -238,6 +238,24 @@ int waste_fetch_pump(struct waste_fetch *f, bool fresh)
     return rc;
 }
 
+uint32_t waste_fetch_warm(struct waste_fetch *f, const struct waste_usage_entry *list,
+                          uint32_t count, uint32_t most)
+{
+    uint32_t i = 0;
+    for (uint32_t started = 0; i < count && started < most; i++) {
+        struct waste_cache_read read;
+        int rc = waste_cache_warm(f->cache, list[i].layer, list[i].expert, &read);
+        if (rc < 0)
+            return count;
+        if (rc == 0)
+            continue;
+        f->read[read.slot] = (struct waste_fetch_read){.layer = read.layer, .expert = read.expert};
+        ask(f, read.slot, 0);
+        started++;
+    }
+    return i;
+}
+
 uint32_t waste_fetch_reap(struct waste_fetch *f)
 {
     uint32_t n = f->io->ops->reap(f->io, f->done, REAP);

@@ -11,6 +11,7 @@
 #include "reader/banks.h"
 #include "reader/cache.h"
 #include "reader/io.h"
+#include "reader/usage.h"
 
 enum { WASTE_FETCH_TRIES = 4 }; /* in all */
 
@@ -48,6 +49,11 @@ void waste_fetch_finish(struct waste_fetch *f);
 /* Starts what the cache wants read (`fresh`) and what has paused long enough, as one batch. 0, or
  * -errno when the backend is broken. */
 int waste_fetch_pump(struct waste_fetch *f, bool fresh);
+
+/* Starts up to `most` reads of experts from `list` on that earlier runs used. Returns how many of
+ * the list are done with: count if there is no room any more. */
+uint32_t waste_fetch_warm(struct waste_fetch *f, const struct waste_usage_entry *list,
+                          uint32_t count, uint32_t most);
 
 /* Takes a few results; slots turn READY or FAILED and compute's bell rings. Returns how many
  * results there were. */

@@ -190,3 +190,13 @@ void waste_habit_recall(struct waste_habit *h, uint32_t layer, uint32_t expert, 
         x->count[i] = share;
     judge(h, x, h->base, h->base);
 }
+
+float waste_habit_memory(void)
+{
+    return 1 / (1 - exp2f(-1 / half_life[WASTE_HABIT_COUNTS - 1]));
+}
+
+float waste_habit_uses(const struct waste_habit *h, uint32_t key)
+{
+    return h->expert[key].count[WASTE_HABIT_COUNTS - 1] * waste_habit_memory();
+}

@@ -62,4 +62,10 @@ static inline float waste_habit_chance(const struct waste_habit *h, uint32_t key
     return h->expert[key].chance;
 }
 
+/* What it is worth in uses: the longest count, as if each use was 1 and faded from then on. */
+float waste_habit_uses(const struct waste_habit *h, uint32_t key);
+
+/* Uses of an expert that is chosen at every turn, for ever. */
+float waste_habit_memory(void);
+
 #endif

@@ -1,7 +1,8 @@
 /*
- * waste-reader MODELDIR: the stage that reads. Started by waste-run with its segments as inherited
- * descriptors. Exit 0: told to stop; 2: the configuration or the container is bad, starting again
- * would not help; anything else: start me again.
+ * waste-reader MODELDIR [DIR FILE]: the stage that reads. Started by waste-run with its segments as
+ * inherited descriptors; what it learns about experts is kept in DIR/FILE. Exit 0: told to stop; 2:
+ * the configuration or the container is bad, starting again would not help; anything else: start me
+ * again.
  */
 #include <errno.h>
 #include <signal.h>
@@ -79,7 +80,7 @@ static int serve(struct waste_service *s)
     if (rc < 0 && rc != -ECANCELED)
         waste_log_write(&s->shm.control->log[WASTE_STAGE_READER], WASTE_LOG_ERROR, "%s", err.text);
     if (rc == 0) {
-        waste_confine(WASTE_STAGE_READER, -1, &s->shm.control->log[WASTE_STAGE_READER]);
+        waste_confine(WASTE_STAGE_READER, s->usage_fd, &s->shm.control->log[WASTE_STAGE_READER]);
         WASTE_POINT(START_READY);
         set_state(s, WASTE_STAGE_RUNNING);
         WASTE_POINT(START_RUNNING);
@@ -98,11 +99,15 @@ int main(int argc, char **argv)
     struct waste_mapping control, cache;
     struct waste_service s = {.cache_fd = WASTE_FD_SEGMENT_BASE + WASTE_SEG_CACHE,
                               .event_fd = WASTE_FD_READER_EVENT};
-    if (argc != 2) {
-        fprintf(stderr, "usage: waste-reader MODELDIR (started by waste-run)\n");
+    if (argc != 2 && argc != 4) {
+        fprintf(stderr, "usage: waste-reader MODELDIR [DIR FILE] (started by waste-run)\n");
         return EXIT_CONFIGURATION;
     }
     s.dir = argv[1];
+    if (argc == 4) {
+        s.usage_dir = argv[2];
+        s.usage_name = argv[3];
+    }
     int rc = waste_segment_map(WASTE_FD_SEGMENT_BASE + WASTE_SEG_CONTROL, WASTE_SEG_CONTROL, true,
                                &control);
     if (rc < 0)

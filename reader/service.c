@@ -1,6 +1,7 @@
 #include "reader/service.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,11 @@ enum {
     SPIN_NS = 15000,         /* look around before going to sleep: a wake-up costs about as much */
     BEAT_NS = 100000000,     /* sleep at most: the heartbeat */
     UNPIN_POLL_NS = 1000000, /* demand waits for a slot: an unpin rings no bell */
+    WARM_READS = 4,          /* in flight at most: demand waits for them */
     PREFETCH_READS = 8,      /* in flight at most; demand that comes has to share the drive */
 };
+
+#define SAVE_NS UINT64_C(180000000000) /* what was learned is written this often */
 
 static uint64_t now_ns(void)
 {
@@ -155,6 +159,70 @@ static int take_over_cache(struct waste_service *s, struct waste_error *err)
     return 0;
 }
 
+/* What earlier runs learned, from where it is kept, else from the model's own list. */
+static void recall_usage(struct waste_service *s, int model_fd)
+{
+    struct waste_error err;
+    int rc = -ENOENT;
+    if (s->usage_fd >= 0)
+        rc = waste_usage_load(s->usage_fd, s->usage_name, s->shm.model, &s->usage, &err);
+    if (rc == -ENOENT && model_fd >= 0)
+        rc = waste_usage_load(model_fd, "usage.waste", s->shm.model, &s->usage, &err);
+    if (rc < 0 && rc != -ENOENT)
+        waste_log_write(log_of(s), WASTE_LOG_WARNING, "%s; starting without what was learned",
+                        err.text);
+    for (uint32_t i = 0; i < s->usage.count; i++) {
+        const struct waste_usage_entry *e = &s->usage.entry[i];
+        waste_cache_recall(&s->cache, e->layer, e->expert, e->share);
+    }
+}
+
+static void start_usage(struct waste_service *s)
+{
+    s->usage_fd = -1;
+    if (!s->usage_name)
+        return;
+    int model_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    s->usage_fd = open(s->usage_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = s->usage_fd < 0 ? -errno : 0;
+    recall_usage(s, model_fd);
+    if (model_fd >= 0)
+        close(model_fd);
+    if (rc == 0 && faccessat(s->usage_fd, ".", W_OK | X_OK, 0) < 0)
+        rc = -errno;
+    if (rc == 0)
+        rc = waste_usage_saver_start(&s->saver, s->usage_fd, s->usage_name, s->shm.model);
+    s->saved_ns = now_ns();
+    if (rc < 0) {
+        waste_log_write(log_of(s), WASTE_LOG_INFO, "what is learned is not kept: %s: %s",
+                        s->usage_dir, strerror(-rc));
+        if (s->usage_fd >= 0)
+            close(s->usage_fd);
+        s->usage_fd = -1;
+    }
+}
+
+static void keep_usage(struct waste_service *s)
+{
+    s->saved_ns = now_ns();
+    if (!s->saver.running || s->saved_clock == s->cache.clock)
+        return;
+    s->saved_clock = s->cache.clock;
+    waste_usage_saver_save(&s->saver, &s->cache.policy.habit, s->usage.turns);
+}
+
+static void finish_usage(struct waste_service *s)
+{
+    keep_usage(s);
+    int rc = waste_usage_saver_stop(&s->saver);
+    if (rc < 0)
+        waste_log_write(log_of(s), WASTE_LOG_WARNING, "what was learned is not kept: %s/%s: %s",
+                        s->usage_dir, s->usage_name, strerror(-rc));
+    if (s->usage_fd >= 0)
+        close(s->usage_fd);
+    waste_usage_free(&s->usage);
+}
+
 /* Memory for what the first tokens need; the rest comes as it is used. */
 static void start_prefault(struct waste_service *s)
 {
@@ -168,7 +236,7 @@ static void start_prefault(struct waste_service *s)
 
 int waste_service_init(struct waste_service *s, struct waste_error *err)
 {
-    s->embed.fd = -1;
+    s->embed.fd = s->usage_fd = -1;
     s->want = malloc(s->shm.control->want_stride);
     if (!s->want)
         return waste_error_set(err, -ENOMEM, "out of memory");
@@ -182,14 +250,17 @@ int waste_service_init(struct waste_service *s, struct waste_error *err)
     if (rc == 0 &&
         waste_fetch_init(&s->fetch, &s->shm, &s->cache, &s->banks, s->io, s->cache_base) < 0)
         rc = waste_error_set(err, -ENOMEM, "out of memory");
-    if (rc == 0)
+    if (rc == 0) {
+        start_usage(s);
         start_prefault(s);
+    }
     return rc;
 }
 
 void waste_service_finish(struct waste_service *s)
 {
     waste_prefault_stop(&s->prefault);
+    finish_usage(s);
     waste_fetch_finish(&s->fetch);
     waste_io_destroy(s->io);
     waste_embed_close(&s->embed);
@@ -338,6 +409,17 @@ static void rest(struct waste_service *s)
         s->io->ops->clear(s->io);
 }
 
+/* While there is nothing else to do: reads of what earlier runs used. True if one began. */
+static bool warm(struct waste_service *s, int *rc)
+{
+    uint32_t left = s->usage.count - s->usage_next;
+    if (left == 0 || *rc < 0 || requests_waiting(s) || waste_fetch_pending(&s->fetch) > 0)
+        return false;
+    s->usage_next += waste_fetch_warm(&s->fetch, &s->usage.entry[s->usage_next], left, WARM_READS);
+    *rc = s->io->ops->submit(s->io);
+    return true;
+}
+
 /* One turn; true if there was anything to do. */
 static bool turn(struct waste_service *s, bool stopping, int *rc)
 {
@@ -351,6 +433,8 @@ static bool turn(struct waste_service *s, bool stopping, int *rc)
     if (*rc == 0)
         *rc = waste_fetch_pump(&s->fetch, !stopping);
     any |= waste_fetch_reap(&s->fetch) > 0;
+    if (!any && !stopping)
+        any = warm(s, rc);
     if (s->cache.healed != s->healed_seen) {
         s->healed_seen = s->cache.healed;
         complain(s, &s->heals, "slots or directory entries overwritten by somebody else, repaired");
@@ -372,6 +456,8 @@ int waste_service_run(struct waste_service *s)
         if (stopping && pending == 0)
             break;
         uint64_t now = now_ns();
+        if (now - s->saved_ns > SAVE_NS)
+            keep_usage(s);
         if (any)
             idle_since = now;
         else if (now - idle_since > SPIN_NS)

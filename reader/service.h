@@ -11,10 +11,12 @@
 #include "reader/fetch.h"
 #include "reader/io_drives.h"
 #include "reader/prefault.h"
+#include "reader/usage.h"
 
 struct waste_service {
     struct waste_shm shm;
     const char *dir;
+    const char *usage_dir, *usage_name; /* where what is learned is kept; NULL: nowhere */
     int cache_fd, event_fd;
     uint8_t *cache_base;
     uint64_t cache_bytes;
@@ -25,6 +27,11 @@ struct waste_service {
     struct waste_io *io;
     struct waste_fetch fetch;
     struct waste_prefault prefault;
+    int usage_fd; /* of usage_dir, while it can be written to; else -1 */
+    struct waste_usage usage;
+    uint32_t usage_next; /* entry to warm the cache with */
+    struct waste_usage_saver saver;
+    uint64_t saved_ns, saved_clock;
     struct waste_want *want;              /* a record of the ring, copied before it is believed */
     uint64_t bad_demands, bad_prefetches; /* records that made no sense */
     uint64_t healed_seen, heals;
@@ -32,9 +39,9 @@ struct waste_service {
 };
 
 /*
- * Opens files and backend, takes over the cache. shm, dir, cache_fd, event_fd, cache_base and
- * cache_bytes are set by the caller. 0 or -errno with `err`; -EINVAL and the like are the
- * configuration's fault.
+ * Opens files and backend, takes over the cache. shm, dir, usage_dir and usage_name, cache_fd,
+ * event_fd, cache_base and cache_bytes are set by the caller. 0 or -errno with `err`; -EINVAL and
+ * the like are the configuration's fault.
  */
 int waste_service_init(struct waste_service *s, struct waste_error *err);
 void waste_service_finish(struct waste_service *s);

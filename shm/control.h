@@ -100,6 +100,7 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
       "predictions not read: passed, resident or no room")                                         \
     X(PREFETCH_CANCELLED, "prefetch_cancelled", READER,                                            \
       "predictions taken back: their layer was over before their read began")                      \
+    X(WARMED, "warmed", READER, "experts read at the start because earlier runs used them")        \
     X(CACHE_SHRUNK, "cache_shrunk", READER, "slots given back because the budget became smaller")  \
     X(EVICTIONS, "evictions", READER, "READY slots given to another expert")                       \
     X(EMBED_ROWS, "embed_rows", READER, "embedding rows read")                                     \
