@@ -41,7 +41,8 @@ struct load {
     const struct waste_shm *shm;
     const struct waste_model *model;
     const char *dir;
-    uint8_t *base; /* the mapped segment */
+    struct waste_mapping map; /* of the segment */
+    uint8_t *base;            /* its start */
     int buffered_fd;
     int direct_fd; /* -1: the file system has no O_DIRECT */
     size_t buffer_bytes;
@@ -50,6 +51,7 @@ struct load {
     pthread_cond_t wake;  /* a loader ended */
     struct piece next;
     uint32_t *missing; /* [tensor_count] pieces not loaded yet */
+    bool *huge;        /* [huge pages of the segment] asked for; NULL: no memory for that */
     uint32_t running;
     bool stop;
     int rc; /* the first error */
@@ -216,6 +218,25 @@ static int read_error(struct load *l, const struct piece *p, int rc)
                            l->dir, name, (unsigned long long)p->file_off, strerror(-rc));
 }
 
+/*
+ * Under the lock, which is let go meanwhile: the part of the segment that a piece fills goes into
+ * huge pages before it is filled. A quarter of the time a token's products take hangs on that.
+ */
+static void want_huge(struct load *l, const struct piece *p)
+{
+    uint64_t last = (p->data_off + p->bytes - 1) / WASTE_HUGE_PAGE;
+    for (uint64_t page = p->data_off / WASTE_HUGE_PAGE; page <= last; page++) {
+        if (!l->huge || page >= l->map.bytes / WASTE_HUGE_PAGE || l->huge[page])
+            continue;
+        l->huge[page] = true;
+        pthread_mutex_unlock(&l->lock);
+        int rc = waste_segment_make_huge(&l->map, page);
+        pthread_mutex_lock(&l->lock);
+        if (rc == 0)
+            waste_count(l->shm->control, WASTE_C_TRUNK_HUGE, WASTE_HUGE_PAGE);
+    }
+}
+
 static void *loader_main(void *arg)
 {
     struct load *l = arg;
@@ -226,6 +247,7 @@ static void *loader_main(void *arg)
         set_error(l, waste_error_set(l->err, -ENOMEM, "loading the trunk: out of memory"));
     while (!l->stop && take_piece(l, &p)) {
         uint64_t bad = 0;
+        want_huge(l, &p);
         pthread_mutex_unlock(&l->lock);
         int rc = read_piece(l, &p, buffer);
         WASTE_POINT(TRUNK_PIECE);
@@ -414,6 +436,7 @@ static void finish_load(struct load *l)
     if (l->buffered_fd >= 0)
         close(l->buffered_fd);
     free(l->missing);
+    free(l->huge);
     pthread_cond_destroy(&l->wake);
     pthread_mutex_destroy(&l->lock);
 }
@@ -428,17 +451,17 @@ static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
                      .err = err,
                      .buffered_fd = -1,
                      .direct_fd = -1};
-    struct waste_mapping map;
     /* acquire: pairs with the release in advance() of a reader before us */
     uint32_t done = atomic_load_explicit(&shm->control->trunk_tensors, memory_order_acquire);
-    int rc = waste_segment_map(trunk_fd, WASTE_SEG_TRUNK, true, &map);
+    int rc = waste_segment_map(trunk_fd, WASTE_SEG_TRUNK, true, &l.map);
     if (rc < 0)
         return waste_error_set(err, rc, "mapping the trunk segment: %s", strerror(-rc));
     pthread_mutex_init(&l.lock, NULL);
     pthread_cond_init(&l.wake, NULL);
-    l.base = map.base;
-    if (map.bytes < l.model->trunk_bytes) {
-        rc = waste_error_set(err, -EINVAL, "trunk segment: size is %zu, must be %llu", map.bytes,
+    l.base = l.map.base;
+    l.huge = calloc(l.map.bytes / WASTE_HUGE_PAGE + 1, sizeof(l.huge[0]));
+    if (l.map.bytes < l.model->trunk_bytes) {
+        rc = waste_error_set(err, -EINVAL, "trunk segment: size is %zu, must be %llu", l.map.bytes,
                              (unsigned long long)l.model->trunk_bytes);
         goto out;
     }
@@ -453,7 +476,7 @@ static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
     WASTE_POINT(TRUNK_CODEBOOKS);
 out:
     finish_load(&l);
-    waste_segment_unmap(&map);
+    waste_segment_unmap(&l.map);
     return rc;
 }
 

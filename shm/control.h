@@ -87,6 +87,7 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
     X(TRUNK_BYTES_READ, "trunk_bytes_read", READER,                                                \
       "trunk bytes read from disk since the pipeline started")                                     \
     X(TRUNK_LOADED, "trunk_loaded_bytes", READER, "trunk bytes in memory (gauge)")                 \
+    X(TRUNK_HUGE, "trunk_huge_bytes", READER, "of those, in huge pages (gauge)")                   \
     X(DEMAND_RECORDS, "demand_records", READER, "layers whose demand was taken")                   \
     X(HITS, "hits", READER, "experts demanded that were in memory")                                \
     X(MISSES, "misses", READER, "experts demanded that had to be read or were still being read")   \

@@ -11,6 +11,10 @@
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3; older kernels answer EINVAL */
 #endif
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
 enum { LARGE_BYTES = 8 << 20 }; /* from here on huge pages are worth asking for */
 
 const char *const waste_segment_name[WASTE_SEG_COUNT] = {
@@ -64,17 +68,48 @@ int waste_segment_open_readonly(int fd, int *out_fd)
     return 0;
 }
 
+static bool wants_huge(enum waste_segment_id id, size_t bytes)
+{
+    return (id == WASTE_SEG_TRUNK || id == WASTE_SEG_SESSION) && bytes >= LARGE_BYTES;
+}
+
 /* Advice only: a kernel that refuses it gives the same memory with other costs. */
 static void advise(const struct waste_mapping *map, enum waste_segment_id id)
 {
     if (id == WASTE_SEG_CACHE)
         madvise(map->base, map->bytes, MADV_NOHUGEPAGE);
-    else if (id != WASTE_SEG_CONTROL && map->bytes >= LARGE_BYTES)
+    else if (wants_huge(id, map->bytes))
         madvise(map->base, map->bytes, MADV_HUGEPAGE);
     /* A core file of a crashed stage shall hold neither the model nor the conversation. (Its own
      * stack and heap it may: the user's RLIMIT_CORE says whether there is one.) */
     if (id != WASTE_SEG_CONTROL)
         madvise(map->base, map->bytes, MADV_DONTDUMP);
+}
+
+/* As mmap, at the start of a huge page. The room around it is given back. */
+static void *map_aligned(size_t bytes, int prot, int fd)
+{
+    size_t room = bytes + WASTE_HUGE_PAGE, page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t whole = (bytes + page - 1) / page * page;
+    char *base = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *start;
+    void *map;
+
+    if (base == MAP_FAILED)
+        return MAP_FAILED;
+    start = (char *)(((uintptr_t)base + WASTE_HUGE_PAGE - 1) & ~(uintptr_t)(WASTE_HUGE_PAGE - 1));
+    map = mmap(start, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (map == MAP_FAILED) {
+        int err = errno;
+        munmap(base, room);
+        errno = err;
+        return MAP_FAILED;
+    }
+    if (start > base)
+        munmap(base, (size_t)(start - base));
+    if (start + whole < base + room)
+        munmap(start + whole, (size_t)(base + room - (start + whole)));
+    return map;
 }
 
 int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct waste_mapping *out)
@@ -94,8 +129,9 @@ int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct wa
             return err;
     }
     map.bytes = (size_t)st.st_size;
-    map.base =
-        mmap(NULL, map.bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, map_fd, 0);
+    int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    map.base = wants_huge(id, map.bytes) ? map_aligned(map.bytes, prot, map_fd)
+                                         : mmap(NULL, map.bytes, prot, MAP_SHARED, map_fd, 0);
     err = map.base == MAP_FAILED ? -errno : 0;
     if (map_fd != fd)
         close(map_fd);
@@ -104,6 +140,17 @@ int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct wa
     advise(&map, id);
     *out = map;
     return 0;
+}
+
+int waste_segment_make_huge(const struct waste_mapping *map, uint64_t page)
+{
+    char *start = (char *)map->base + page * WASTE_HUGE_PAGE;
+
+    if (page >= map->bytes / WASTE_HUGE_PAGE || (uintptr_t)start % WASTE_HUGE_PAGE)
+        return -EINVAL;
+    /* the kernel makes nothing of a hole: one small page has to be there */
+    (void)*(volatile char *)start;
+    return madvise(start, WASTE_HUGE_PAGE, MADV_COLLAPSE) < 0 ? -errno : 0;
 }
 
 void waste_segment_unmap(struct waste_mapping *map)

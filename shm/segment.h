@@ -25,6 +25,8 @@ enum {
 
 extern const char *const waste_segment_name[WASTE_SEG_COUNT];
 
+enum { WASTE_HUGE_PAGE = 2 << 20 };
+
 struct waste_mapping {
     void *base;
     size_t bytes;
@@ -41,6 +43,15 @@ int waste_segment_create(enum waste_segment_id id, uint64_t bytes, int *out_fd);
  * file, so it never stands in the way of waste_segment_seal and cannot be made writable.
  */
 int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct waste_mapping *out);
+/*
+ * Puts huge page number `page` of the mapping (WASTE_HUGE_PAGE bytes each, whole ones only) into
+ * one huge page, whatever the system's default for shared memory is; what it holds stays. For every
+ * mapping of the segment, also later ones. 0; -EINVAL: not whole, or this kernel cannot (before
+ * Linux 6.1); -ENOMEM, -EAGAIN: no huge page to be had now. Large trunk and session mappings start
+ * on huge pages.
+ */
+int waste_segment_make_huge(const struct waste_mapping *map, uint64_t page);
+
 void waste_segment_unmap(struct waste_mapping *map); /* zeroes *map; a zero map is fine */
 
 /* What is mapped stays in memory: all of it now, or each page from when it is first used. 0 or

@@ -169,6 +169,30 @@ static void the_cache_refuses_huge_pages_and_the_trunk_asks_for_them(void **stat
     close(trunk);
 }
 
+static void a_huge_page_keeps_what_it_holds(void **state)
+{
+    int fd = make(WASTE_SEG_TRUNK, 5 * WASTE_HUGE_PAGE + 4096);
+    struct waste_mapping m = map(fd, WASTE_SEG_TRUNK, true), reader;
+    char *at = m.base;
+
+    assert_int_equal((uintptr_t)m.base % WASTE_HUGE_PAGE, 0);
+    memset(at + WASTE_HUGE_PAGE + 4096, 7, 3 * 4096);
+    int err = waste_segment_make_huge(&m, 1);
+    if (err == 0)
+        assert_int_equal(waste_segment_make_huge(&m, 1), 0); /* again is fine */
+    for (size_t i = 0; i < WASTE_HUGE_PAGE; i++)
+        assert_int_equal(at[WASTE_HUGE_PAGE + i], i >= 4096 && i < 4 * 4096 ? 7 : 0);
+    assert_int_equal(waste_segment_make_huge(&m, 5), -EINVAL); /* not a whole one */
+    assert_int_equal(waste_segment_make_huge(&m, UINT64_MAX), -EINVAL);
+    reader = map(fd, WASTE_SEG_TRUNK, false);
+    assert_int_equal(((char *)reader.base)[WASTE_HUGE_PAGE + 2 * 4096], 7);
+    waste_segment_unmap(&reader);
+    waste_segment_unmap(&m);
+    close(fd);
+    if (err != 0)
+        skip(); /* an older kernel, or no huge page to be had */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +202,7 @@ int main(void)
         cmocka_unit_test(a_readonly_mapping_cannot_be_made_writable),
         cmocka_unit_test(sealing_waits_for_writers_but_not_for_readers),
         cmocka_unit_test(a_punched_hole_reads_as_zero_and_spares_its_neighbours),
+        cmocka_unit_test(a_huge_page_keeps_what_it_holds),
         cmocka_unit_test(the_cache_refuses_huge_pages_and_the_trunk_asks_for_them),
     };
 
