@@ -1,5 +1,8 @@
 /* waste-run: picks the command. */
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -7,6 +10,7 @@
 
 #include "cli/cmd.h"
 #include "cli/config.h"
+#include "cli/engine.h"
 
 static int (*const commands[WASTE_COMMAND_COUNT])(const struct waste_args *args) = {
     [WASTE_CMD_RUN] = waste_cmd_run,
@@ -54,12 +58,24 @@ static int unknown_word(const char *word)
     return 2;
 }
 
+/* What stdio still holds goes out, and a full disk is no success. */
+static int finish_stdout(int rc)
+{
+    bool flushed = fflush(stdout) == 0;
+
+    if (rc != 0 || (flushed && !ferror(stdout)))
+        return rc;
+    return waste_fail(1, "cannot write to stdout%s%s", flushed ? "" : ": ",
+                      flushed ? "" : strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
     struct waste_args args;
     struct stat st;
 
     keep_standard_fds();
+    signal(SIGXFSZ, SIG_IGN); /* a segment beyond RLIMIT_FSIZE is an error, here and in stages */
     int rc = waste_args_load(&args, argc, argv, stderr);
     if (rc == 0 && args.version) {
         puts("waste-run " WASTE_VERSION);
@@ -75,5 +91,5 @@ int main(int argc, char **argv)
             rc = commands[args.command](&args);
     }
     waste_args_finish(&args);
-    return rc;
+    return finish_stdout(rc);
 }

@@ -33,7 +33,7 @@ const struct waste_option waste_option_table[] = {
     {"--temp", "F", "sampling temperature; default 0, the likeliest token", WASTE_OPT_FLOAT,
      FIELD(temp), 0, 100, GENERATE},
     {"--top-p", "F", "sample from the likeliest tokens that sum to this probability; default 1",
-     WASTE_OPT_FLOAT, FIELD(top_p), 0, 1, GENERATE},
+     WASTE_OPT_FLOAT, FIELD(top_p), 1e-6, 1, GENERATE},
     {"--top-k", "N", "sample from the N likeliest tokens; default 0, all", WASTE_OPT_U32,
      FIELD(top_k), 0, 0x1p30, GENERATE},
     {"--seed", "N", "seed of the sampling; default: a new one each run", WASTE_OPT_SEED,

@@ -19,8 +19,8 @@ static int move_up(int *fd)
 {
     int high = fcntl(*fd, F_DUPFD_CLOEXEC, FIRST_FD);
 
-    if (high < 0)
-        return -errno;
+    if (high < 0) /* EINVAL: the limit is below FIRST_FD */
+        return errno == EINVAL ? -EMFILE : -errno;
     close(*fd);
     *fd = high;
     return 0;

@@ -2,7 +2,9 @@
 import json
 import os
 import pty
+import resource
 import select
+import subprocess
 import time
 import unittest
 
@@ -73,6 +75,26 @@ class Streams(waste.Test):
             p.stderr.close()
         for name, pid in stages.items():
             waste.wait_for("the end of " + name, lambda: not waste.alive(pid))
+
+
+class Full(waste.Test):
+    def test_a_full_disk_is_no_success(self):
+        for args in (["--help"], ["--version"], ["plan", waste.DEMO], ["info", waste.DEMO],
+                     ["tokenize", waste.DEMO, "hello"], ["run", waste.DEMO, "hello", "-n", "2", "-q"]):
+            with self.subTest(args[0]), open("/dev/full", "wb") as full:
+                p = subprocess.run([waste.RUN, *args], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+                                   timeout=waste.LIMIT)
+                self.refused(waste.Result(args, p.returncode, b"", p.stderr), "cannot write to stdout", codes=(1,))
+
+    def test_low_limits_are_named(self):
+        for limit, value, said in ((resource.RLIMIT_FSIZE, 0, "file too large"),
+                                   (resource.RLIMIT_NOFILE, 16, "too many open files")):
+            with self.subTest(said):
+                p = subprocess.run([waste.RUN, "run", waste.DEMO, "hello", "-n", "2", "-q"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=waste.LIMIT,
+                                   preexec_fn=lambda: resource.setrlimit(limit, (value, value)))
+                line = self.refused(waste.Result([], p.returncode, p.stdout, p.stderr), "segment", codes=(1,))
+                self.assertIn(said, line.lower())
 
 
 class Sampling(waste.Test):

@@ -101,7 +101,8 @@ static void what_is_wrong_is_named(void **state)
     refuse("m p --budget 12Q", "'12Q' is no size");
     refuse("m p --temp x", "option --temp: 'x' is no number");
     refuse("m p --temp -1", "outside 0 to 100");
-    refuse("m p --top-p 1.01", "outside 0 to 1");
+    refuse("m p --top-p 1.01", "outside 1e-06 to 1");
+    refuse("m p --top-p 0", "option --top-p: '0' is outside"); /* nothing to choose from */
     refuse("m p --threads 0", "option --threads: '0' is outside 1 to 1024");
     refuse("m p -n 99999999999", "option -n");
     refuse("m p --io mmap", "none of auto, uring, pread");
