@@ -1,0 +1,120 @@
+"""Another budget while a pipeline runs, and memory that others want: the ids stay the same."""
+import os
+import subprocess
+import time
+import unittest
+
+import waste
+
+CGROUP = "/sys/fs/cgroup/memory"
+N = 20000                                                     # more than any of this takes; then it is stopped
+CTX = 20480
+
+
+class Budget(waste.Test):
+    @classmethod
+    def setUpClass(cls):
+        cls.args = ["run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "--raw", "-n", N, "--ignore-eos", "--temp",
+                    0, "--ctx", CTX, "--json", "-q"]
+        cls.floor = waste.waste_run("plan", waste.DEMO, "--ctx", CTX, "--json").json()
+
+    def stats(self, p):
+        return self.ok(waste.waste_run("stats", "--json", "--pid", p.pid)).json()
+
+    def begun(self, p):
+        def look():
+            r = waste.waste_run("stats", "--json", "--pid", p.pid)
+            return r.code == 0 and r.json()["counters"]["tokens"] > 30
+        waste.wait_for("some tokens", look)
+
+    def same(self, r):
+        """What it generated until it was stopped is what an undisturbed run generates."""
+        ids = self.ok(r).json()["ids"]
+        self.assertGreater(len(ids), 30)
+        at = self.args.index("-n") + 1
+        want = self.ok(waste.waste_run(*self.args[:at], len(ids), *self.args[at + 1:])).json()["ids"]
+        self.assertEqual(ids, want)
+
+    def budget(self, p, size):
+        return waste.waste_run("budget", size, "--pid", p.pid)
+
+    def settled(self, p, slots=None):
+        def look():
+            s = self.stats(p)
+            c = s["cache"]
+            return s if c["slots_in_use"] == c["slots_wanted"] and slots in (None, c["slots_wanted"]) else None
+        return waste.wait_for("the cache to follow", look)
+
+    def test_smaller_and_larger_while_it_runs(self):
+        p = waste.start(*self.args)
+        self.begun(p)
+        floor = self.floor["floor_bytes"]
+        try:
+            self.refused(self.budget(p, "1M"), "under the floor", codes=(1, 2))
+            self.refused(self.budget(p, "many"), "is no size", codes=(2,))
+            for i in range(4):
+                self.ok(self.budget(p, "1G"))
+                s = self.settled(p)
+                self.assertEqual(s["cache"]["slots_in_use"], self.floor["expert_slots"])
+                time.sleep(0.05)
+                self.ok(self.budget(p, "%dK" % (floor // 1024 + 20 + 40 * i)))
+                s = self.settled(p)
+                slots = s["cache"]["slots_in_use"]
+                self.assertGreaterEqual(slots, self.floor["floor_slots"])
+                self.assertLess(slots, self.floor["floor_slots"] + 20)
+                # the pages are gone, not only the slots
+                self.assertLessEqual(s["segments"]["cache"], slots * s["slot_bytes"])
+                self.assertLessEqual(s["cache"]["budget_bytes"], floor + (21 + 40 * i) * 1024)
+                if i == 1:
+                    waste.kill9(waste.stages_of(p.pid)["reader"])   # its successor keeps to the budget
+                    waste.wait_for("another reader", lambda: "reader" in waste.stages_of(p.pid))
+                    self.settled(p, slots)
+                if i == 2:
+                    self.ok(waste.waste_run("restart", "all", "--pid", p.pid))
+                    self.settled(p, slots)
+            self.ok(self.budget(p, "1G"))
+        finally:
+            waste.waste_run("stop", "--pid", p.pid)
+            r = waste.finish(p)
+        self.same(r)
+
+    def test_nobody_to_ask(self):
+        self.refused(waste.waste_run("budget", "1G", "--pid", "1"), codes=(1, 2))
+
+    @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
+    @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
+    def test_a_limit_that_comes_closer_shrinks_the_cache(self):
+        group = os.path.join(CGROUP, "waste-test-budget-%d" % os.getpid())
+        os.mkdir(group)
+
+        def put(name, value):
+            with open(os.path.join(group, name), "w") as f:
+                f.write(str(value))
+
+        def used():
+            with open(os.path.join(group, "memory.usage_in_bytes")) as f:
+                return int(f.read())
+        put("memory.limit_in_bytes", 1 << 30)
+        p = subprocess.Popen([waste.RUN] + [str(a) for a in self.args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, preexec_fn=lambda: put("cgroup.procs", os.getpid()))
+        try:
+            self.begun(p)
+            self.ok(self.budget(p, "1G"))
+            time.sleep(0.3)
+            before = self.stats(p)["cache"]
+            self.assertEqual(before["pressure_shrinks"], 0)
+            put("memory.limit_in_bytes", used() + (256 << 10))
+            after = waste.wait_for("a smaller cache", lambda: (lambda c: c if c["pressure_shrinks"] and
+                                   c["slots_in_use"] < c["slots_budget"] else None)(self.stats(p)["cache"]))
+            self.assertGreaterEqual(after["slots_in_use"], self.floor["floor_slots"])
+            self.assertIn(b"memory is short", waste.waste_run("log", "--pid", p.pid).out)
+            put("memory.limit_in_bytes", 1 << 30)
+        finally:
+            waste.waste_run("stop", "--pid", p.pid)
+            r = waste.finish(p)
+            os.rmdir(group)
+        self.same(r)
+
+
+if __name__ == "__main__":
+    waste.main()

@@ -1,0 +1,250 @@
+"""Every rung of the ladder and every refusal of the kernel: the same ids, or one line and exit 2."""
+import errno
+import json
+import os
+import resource
+import shutil
+import subprocess
+import unittest
+
+import kernel
+import waste
+
+CGROUP = "/sys/fs/cgroup/memory"
+MODES = ("auto", "uring", "pread", "uring+direct", "pread+direct")
+
+
+def has_io_uring():
+    return waste.waste_run("run", waste.DEMO, "--ids", "1", "-n", "1", "--io", "uring", "-q", "--raw").code == 0
+
+
+class Io(waste.Test):
+    @classmethod
+    def setUpClass(cls):
+        cls.case = next(c for c in waste.expected() if not waste.is_raw(c))
+        cls.args = ["--ids", waste.ids_of(cls.case), "-n", "20", "--temp", "0", "--json", "-q"]
+        cls.uring = has_io_uring()
+
+    def right(self, r):
+        self.assertEqual(self.ok(r).json()["ids"], self.case["greedy"])
+
+    def under(self, limit, *options, model=waste.DEMO, args=None):
+        p = subprocess.run([waste.RUN, "run", model, *(args or self.args), *options], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=waste.LIMIT, preexec_fn=limit)
+        return waste.Result(p.args, p.returncode, p.stdout, p.stderr)
+
+    def stats_of(self, *options, limit=None):
+        """What `stats` says of a pipeline that runs this."""
+        p = waste.start("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "--raw", "-n", 20000, "--ignore-eos",
+                        "-q", *options, preexec_fn=limit)
+        try:
+            def look():
+                r = waste.waste_run("stats", "--json", "--pid", p.pid)
+                s = r.json() if r.code == 0 else None
+                return s if s and s["counters"]["tokens"] > 0 else None
+            return waste.wait_for("the first token", look)
+        finally:
+            waste.waste_run("stop", "--pid", p.pid)
+            waste.finish(p)
+
+    def test_every_mode_gives_the_same_and_is_shown(self):
+        for mode in MODES:
+            if "uring" in mode and not self.uring:
+                continue
+            with self.subTest(mode):
+                self.right(self.under(None, "--io", mode))
+                self.right(self.under(None, "--io", mode, "--depth", "1"))
+        s = self.stats_of("--io", "pread", "--depth", "5")
+        self.assertRegex(s["io"], r"^pread(\+direct)?$")
+        self.assertEqual([d["depth"] for d in s["drives"]], [5])
+        self.assertEqual(sum(d["banks"] for d in s["drives"]), 7)
+
+    def test_info_tries_it_out(self):
+        io = self.ok(waste.waste_run("info", waste.DEMO, "--json")).json()["io"]
+        self.assertEqual(io["mode"].split("+")[0], "uring" if self.uring else "pread")
+        self.assertGreaterEqual(io["drives"][0]["depth"], 1)
+        text = self.ok(waste.waste_run("info", waste.DEMO, "--io", "pread")).out.decode()
+        self.assertRegex(text, r"reading +pread")
+
+    def test_a_depth_out_of_range_is_refused(self):
+        for depth in ("0", "65", "x"):
+            self.refused(waste.waste_run("run", waste.DEMO, "--depth", depth, "hi"), "--depth", codes=(2,))
+
+    @unittest.skipUnless(kernel.OPENAT, "not this machine's system call numbers")
+    def test_io_uring_refused(self):
+        for error in (errno.EPERM, errno.ENOSYS):
+            with self.subTest(os.strerror(error)):
+                no = kernel.no_io_uring(error)
+                self.right(self.under(no))
+                self.right(self.under(no, "--io", "pread"))
+                for mode in ("uring", "uring+direct"):
+                    self.refused(self.under(no, "--io", mode), "io_uring is not available", os.strerror(error),
+                                 codes=(2,))
+                s = self.stats_of(limit=no)
+                self.assertRegex(s["io"], r"^pread")
+
+    @unittest.skipUnless(kernel.OPENAT, "not this machine's system call numbers")
+    def test_o_direct_refused_at_open(self):
+        no = kernel.no_direct(errno.EINVAL)
+        for mode in ("auto", "pread") + (("uring",) if self.uring else ()):
+            with self.subTest(mode):
+                self.right(self.under(no, "--io", mode))
+        for mode in ("pread+direct",) + (("uring+direct",) if self.uring else ()):
+            with self.subTest(mode):
+                self.refused(self.under(no, "--io", mode), mode + " is not available", "O_DIRECT", codes=(2,))
+        s = self.stats_of(limit=no)
+        self.assertNotIn("direct", s["io"])
+        self.assertEqual(s["drives"][0]["direct_banks"], 0)
+
+    def test_next_to_no_lockable_memory_and_few_descriptors(self):
+        def limit():
+            kernel.little_memlock(65536)()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        for mode in ("auto", "pread") + (("uring",) if self.uring else ()):
+            with self.subTest(mode):
+                self.right(self.under(limit, "--io", mode))
+
+    @unittest.skipUnless(os.geteuid() == 0, "not root")
+    def test_mlock(self):
+        def locked(pid):
+            with open("/proc/%d/status" % pid) as f:
+                return next(int(l.split()[1]) for l in f if l.startswith("VmLck:"))
+        p = waste.start("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "--raw", "-n", 20000, "--ignore-eos",
+                        "-q", "--mlock")
+        try:
+            waste.wait_for("locked memory", lambda: {"reader", "compute"} <= set(waste.stages_of(p.pid)) and
+                           all(locked(waste.stages_of(p.pid)[s]) for s in ("reader", "compute")))
+            self.assertGreater(locked(p.pid), 0)
+        finally:
+            waste.waste_run("stop", "--pid", p.pid)
+            waste.finish(p)
+        self.right(self.under(None, "--mlock"))
+
+    def test_mlock_that_cannot_be_is_one_line(self):
+        r = self.under(kernel.little_memlock(65536), "--mlock")
+        if r.code == 0:
+            self.skipTest("memory can be locked here whatever the limit says")
+        self.refused(r, "--mlock", "ulimit -l", codes=(1, 2))
+
+    @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no second drive")
+    def test_banks_on_two_drives(self):
+        path = os.path.join(waste.scratch(), "two-drives")
+        far = "/dev/shm/waste-test-%d" % os.getpid()
+        shutil.copytree(waste.DEMO, path)
+        os.mkdir(far)
+        try:
+            for name in ("experts-L2.bin", "experts-L5.bin", "experts-L6.bin"):
+                shutil.move(os.path.join(path, name), far)
+                os.symlink(os.path.join(far, name), os.path.join(path, name))
+            io = self.ok(waste.waste_run("info", path, "--json")).json()["io"]
+            if len(io["drives"]) != 2:
+                self.skipTest("one drive: %s" % io)
+            self.assertEqual(sorted(d["banks"] for d in io["drives"]), [3, 4])
+            for mode in ("auto", "pread"):
+                self.right(self.under(None, "--io", mode, model=path))
+        finally:
+            shutil.rmtree(far)
+
+    @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
+    @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
+    def test_a_cgroup_limit_under_the_size_of_the_banks(self):
+        model = big_banks()
+        banks = sum(os.path.getsize(os.path.join(model, f)) for f in os.listdir(model) if f.startswith("experts-"))
+        args = ["--ids", "5,17,400,23", "--raw", "-n", "24", "--ignore-eos", "--temp", "0", "--json", "-q"]
+        want = self.ok(self.under(None, model=model, args=args)).json()["ids"]
+        limit = 44 << 20
+        self.assertGreater(banks, limit)
+        group = os.path.join(CGROUP, "waste-test-io-%d" % os.getpid())
+        os.mkdir(group)
+        try:
+            with open(os.path.join(group, "memory.limit_in_bytes"), "w") as f:
+                f.write(str(limit))
+
+            def enter():
+                with open(os.path.join(group, "cgroup.procs"), "w") as f:
+                    f.write(str(os.getpid()))
+            for mode in ("auto", "pread"):
+                with self.subTest(mode):
+                    r = self.ok(self.under(enter, "--io", mode, model=model, args=args))
+                    self.assertEqual(r.json()["ids"], want)
+        finally:
+            os.rmdir(group)
+
+
+def big_banks():
+    """A container whose experts are most of it: some 80 MB."""
+    path = os.path.join(waste.scratch(), "big-banks.json")
+    with open(path, "w") as f:
+        json.dump({"model_type": "kimi_linear", "first_k_dense_replace": 1, "num_shared_experts": 1,
+                   "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "num_expert_group": 1,
+                   "topk_group": 1, "routed_scaling_factor": 2.446, "q_lora_rank": None, "mla_use_nope": True,
+                   "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "hidden_act": "silu",
+                   "num_nextn_predict_layers": 0, "hidden_size": 256, "num_hidden_layers": 6, "intermediate_size": 512,
+                   "moe_intermediate_size": 96, "num_experts": 600, "num_experts_per_token": 4,
+                   "num_attention_heads": 8, "num_key_value_heads": 8, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+                   "v_head_dim": 32, "kv_lora_rank": 64, "vocab_size": 512,
+                   "linear_attn_config": {"head_dim": 32, "num_heads": 8, "short_conv_kernel_size": 4}}, f)
+    out = os.path.join(waste.scratch(), "big-banks")
+    if not os.path.exists(os.path.join(out, "manifest.json")):
+        subprocess.run([waste.FETCH, "synth", "-q", "--shape", path, out], check=True, timeout=waste.LIMIT)
+    return out
+
+
+class Diskbench(waste.Test):
+    def run_it(self, *args):
+        return waste.waste_run("diskbench", "--seconds", "0.02", *args, program=waste.FETCH)
+
+    def check(self, d):
+        self.assertEqual([r["depth"] for r in d["depths"]], [1, 2, 4, 8, 16, 32])
+        for r in d["depths"]:
+            self.assertGreater(r["gb_per_s"], 0)
+        self.assertEqual(d["bytes_read"], sum(r["reads"] for r in d["depths"]) * d["read_bytes"])
+
+    def test_a_directory_gets_a_file_that_is_gone_afterwards(self):
+        path = os.path.join(waste.scratch(), "empty-disk")
+        os.mkdir(path)
+        r = self.run_it("--json", path)
+        if r.code == 1 and b"O_DIRECT" in r.err:
+            self.skipTest("no O_DIRECT here")
+        d = self.ok(r).json()
+        self.check(d)
+        self.assertTrue(d["temporary_file"])
+        self.assertEqual(os.listdir(path), [])
+        self.assertEqual(d["read_bytes"], 4 << 20)
+
+    def test_a_model_says_what_it_means_in_tokens(self):
+        d = self.ok(self.run_it("--json", waste.DEMO)).json()
+        self.check(d)
+        self.assertEqual(d["read_bytes"], 12288)
+        self.assertEqual(d["token_bytes"], 7 * 4 * 12288)
+        self.assertFalse(d["temporary_file"])
+        for r in d["depths"]:
+            self.assertAlmostEqual(r["tok_per_s"], r["gb_per_s"] * 1e9 / d["token_bytes"], delta=0.01 * r["tok_per_s"])
+        if d["bypassed"]:
+            self.assertGreaterEqual(d["device_bytes"], d["bytes_read"])
+        text = self.ok(self.run_it(waste.DEMO)).out.decode()
+        self.assertIn("tokens/s", text)
+        self.assertIn("/proc/self/io", text)
+
+    @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no tmpfs")
+    def test_memory_is_not_taken_for_a_drive(self):
+        path = "/dev/shm/waste-test-disk-%d" % os.getpid()
+        shutil.copytree(waste.DEMO, path)
+        try:
+            r = self.run_it("--json", path)
+            if r.code == 0:
+                self.assertFalse(r.json()["bypassed"])
+            else:
+                self.refused(r, "O_DIRECT", codes=(1,))
+        finally:
+            shutil.rmtree(path)
+
+    def test_wrong_use_is_exit_2_and_one_line(self):
+        self.refused(self.run_it("--size", "5000", waste.DEMO), "--size", codes=(2,))
+        self.refused(self.run_it("--seconds", "-1", waste.DEMO), "--seconds", codes=(2,))
+        self.refused(self.run_it("/nonexistent"), "/nonexistent", codes=(2,))
+        self.refused(self.run_it("--model", "/nonexistent", waste.DEMO), "/nonexistent", codes=(1, 2))
+
+
+if __name__ == "__main__":
+    waste.main()
