@@ -557,6 +557,25 @@ static int check_images(const struct waste_conversation *c, const struct place *
     return 0;
 }
 
+/* true, false, or {"type": "enabled"|"disabled"}. */
+static int get_thinking(const struct place *at, const json_t *root, bool *out)
+{
+    static const char *const types[] = {"enabled", "disabled", NULL};
+    const json_t *thinking = get(root, "thinking");
+    struct place in = {at->err, "thinking."};
+    const char *type = NULL;
+    int ret;
+
+    if (!json_is_object(thinking))
+        return get_flag(at, root, "thinking", out);
+    ret = get_word(&in, thinking, "type", types, "enabled, disabled", &type);
+    if (ret == 0 && type == NULL)
+        return refuse(&in, "type: missing");
+    if (ret == 0)
+        *out = type == types[0];
+    return ret;
+}
+
 static int get_request(struct waste_conversation *c, struct place *at)
 {
     static const char *const efforts[] = {"low", "medium", "high", "max", NULL};
@@ -580,10 +599,13 @@ static int get_request(struct waste_conversation *c, struct place *at)
     if (ret == 0)
         ret = get_response_format(c, at);
     if (ret == 0)
-        ret = get_flag(at, c->root, "thinking", &c->thinking);
+        ret = get_thinking(at, c->root, &c->thinking);
     if (ret == 0)
         ret =
             get_word(at, c->root, "thinking_effort", efforts, "low, medium, high, max", &c->effort);
+    if (ret == 0 && c->effort == NULL)
+        ret = get_word(at, c->root, "reasoning_effort", efforts, "low, medium, high, max",
+                       &c->effort);
     if (ret == 0)
         ret = get_flag(at, c->root, "add_generation_prompt", &c->reply);
     return ret;

@@ -6,6 +6,7 @@
  *      "thinking": true, "thinking_effort": "low|medium|high|max", "image_prompts": [...],
  *      "add_generation_prompt": true}
  *
+ * thinking may also be {"type": "enabled"|"disabled"}, and its effort be called reasoning_effort.
  * Roles: system (developer is the same), user, assistant, tool. Content: a string, null, or parts
  * {"type": "text", "text": ...} and {"type": "image_url", ...}. An assistant may have
  * reasoning_content (or reasoning) and tool_calls; a tool result has tool_call_id, or names its

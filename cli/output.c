@@ -48,12 +48,20 @@ static void flush_pending(struct waste_output *o)
     o->pending.bytes = 0;
 }
 
+/* What comes next is no thinking. */
+static void end_dim(struct waste_output *o)
+{
+    if (o->mode == WASTE_OUTPUT_STREAM && o->channel == WASTE_CHANNEL_THINK && o->dim)
+        put(o, PLAIN, strlen(PLAIN));
+}
+
 /* Text of the answer, of the thinking, or from behind the reply. */
 static void stream_text(struct waste_output *o, const struct waste_event *e)
 {
     bool think = e->channel == WASTE_CHANNEL_THINK;
     bool other_side =
-        o->channel != WASTE_CHANNEL_COUNT && (o->channel == WASTE_CHANNEL_THINK) != think;
+        o->channel == WASTE_CHANNEL_TOOLS ||
+        (o->channel != WASTE_CHANNEL_COUNT && (o->channel == WASTE_CHANNEL_THINK) != think);
 
     if (o->mode == WASTE_OUTPUT_EVENTS) {
         if (other_side)
@@ -65,14 +73,15 @@ static void stream_text(struct waste_output *o, const struct waste_event *e)
     }
     if (think && !o->think)
         return;
+    bool was_think = o->channel == WASTE_CHANNEL_THINK;
+    if (was_think && !think)
+        end_dim(o);
     if (other_side)
         put(o, "\n", 1);
     o->channel = e->channel;
-    if (think && o->dim)
+    if (think && !was_think && o->dim)
         put(o, DIM, strlen(DIM));
     put(o, e->text, e->bytes);
-    if (think && o->dim)
-        put(o, PLAIN, strlen(PLAIN));
 }
 
 /* The newest call, whole. */
@@ -93,8 +102,10 @@ static void stream_call(struct waste_output *o, const struct waste_event *e)
                                json_object_get(function, "arguments"), "damaged", (int)e->damaged));
         return;
     }
-    if (o->error == 0 && fprintf(stdout, "%s%s[calls %s %s]%s", o->text.bytes > 0 ? "\n" : "",
-                                 o->dim ? DIM : "", name, arguments, o->dim ? PLAIN : "") < 0)
+    end_dim(o);
+    if (o->error == 0 &&
+        fprintf(stdout, "%s%s[calls %s %s]%s", o->channel != WASTE_CHANNEL_COUNT ? "\n" : "",
+                o->dim ? DIM : "", name, arguments, o->dim ? PLAIN : "") < 0)
         o->error = errno;
     o->channel = WASTE_CHANNEL_TOOLS;
 }
@@ -172,6 +183,7 @@ void waste_output_end(struct waste_output *o)
 {
     if (o->has_words && waste_parser_end(&o->parser) != 0)
         o->error = ENOMEM;
+    end_dim(o);
     if (o->mode == WASTE_OUTPUT_STREAM && o->channel != WASTE_CHANNEL_COUNT)
         put(o, "\n", 1);
     push_out(o);

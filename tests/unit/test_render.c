@@ -183,6 +183,11 @@ static void what_else_a_conversation_may_have(void **state)
                    "<|sep|><|open|>response<|sep|>a<|close|>response<|sep|><|close|>message<|sep|>"
                    "<|end_of_msg|><|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>"
                    "b");
+    assert_renders("{\"thinking\":{\"type\":\"disabled\"},\"messages\":[]}",
+                   "role=\"assistant\"<|sep|><|open|>response<|sep|>");
+    assert_renders("{\"thinking\":{\"type\":\"enabled\"},\"reasoning_effort\":\"low\","
+                   "\"messages\":[]}",
+                   "`thinking_effort=low`.<|close|>");
     /* an image that has no prompt yet is a placeholder */
     assert_renders("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
                    "\"image_url\":{\"url\":\"x\"}},\"text\"]}]}",
@@ -266,6 +271,8 @@ static void every_refusal_says_where(void **state)
         {"{\"messages\":[],\"tool_choice\":\"some\"}", "tool_choice: none of"},
         {"{\"messages\":[],\"tool_choice\":{}}", "tool_choice: a single tool"},
         {"{\"messages\":[],\"thinking\":1}", "thinking: neither true nor false"},
+        {"{\"messages\":[],\"thinking\":{\"type\":\"so\"}}", "thinking.type: none of"},
+        {"{\"messages\":[],\"thinking\":{}}", "thinking.type: missing"},
         {"{\"messages\":[],\"thinking_effort\":\"huge\"}", "thinking_effort: none of"},
         {"{\"messages\":[],\"response_format\":{\"type\":\"xml\"}}",
          "response_format.type: none of"},
