@@ -14,6 +14,8 @@
 #include "cli/signals.h"
 #include "cli/text.h"
 
+enum { CTRL_D = 4 };
+
 struct waste_line {
     EditLine *edit; /* NULL: no terminal */
     History *history;
@@ -55,7 +57,8 @@ static int get_character(EditLine *edit, wchar_t *out)
         int byte = read_byte(l);
         if (byte < 0)
             return 0;
-        char c = (char)byte;
+        /* a Ctrl-D typed during a reply, when the terminal edits lines itself, arrives as 0 */
+        char c = byte == 0 ? CTRL_D : (char)byte;
         size_t n = mbrtowc(out, &c, 1, &state);
         if (n == (size_t)-1) { /* no character: start over with the next byte */
             memset(&state, 0, sizeof(state));

@@ -184,6 +184,23 @@ class Terminal(waste.Test):
         self.assertIn(ANSWER, self.until("context "))
         self.assertEqual(self.close(), 0)
 
+    def test_what_is_typed_during_a_reply_counts_after_it(self):
+        self.open("--ignore-eos", "-n", "300")
+        self.type(QUESTION + "\r")
+        self.until("Rome")
+        self.type("/stats\r\x04")  # Ctrl-D while the terminal edits lines itself
+        self.until("restarts")
+        end = time.monotonic() + waste.LIMIT
+        while time.monotonic() < end and waste.alive(self.pid):
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    os.read(self.fd, 65536)
+                except OSError:
+                    pass
+        self.assertFalse(waste.alive(self.pid), "Ctrl-D was lost")
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), 0)
+        os.close(self.fd)
+
     def test_thinking_is_dim_unless_no_color(self):
         for env, dim in (({}, True), ({"NO_COLOR": "1"}, False)):
             self.open("--think", "show", env=env)
