@@ -465,7 +465,7 @@ enum waste_cache_prefetch_state waste_cache_prefetch_state(const struct waste_ca
     if (s->held)
         return WASTE_CACHE_PREFETCH_DEMANDED;
     if (!s->prefetched)
-        return WASTE_CACHE_PREFETCH_OVER;
+        return WASTE_CACHE_PREFETCH_AHEAD; /* warming, or demand of a record before */
     return passed(c, s->for_step, s->layer) ? WASTE_CACHE_PREFETCH_PASSED
                                             : WASTE_CACHE_PREFETCH_AHEAD;
 }

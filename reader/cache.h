@@ -128,8 +128,8 @@ int waste_cache_warm(struct waste_cache *c, uint32_t layer, uint32_t expert,
 
 /* What has become of a read that was planned for a prediction. */
 enum waste_cache_prefetch_state {
-    WASTE_CACHE_PREFETCH_OVER,     /* the slot is not being read, or by now for demand */
-    WASTE_CACHE_PREFETCH_AHEAD,    /* its layer is still to come */
+    WASTE_CACHE_PREFETCH_OVER,     /* the slot is not being read */
+    WASTE_CACHE_PREFETCH_AHEAD,    /* its layer is still to come, or it has none */
     WASTE_CACHE_PREFETCH_DEMANDED, /* the newest record has it */
     WASTE_CACHE_PREFETCH_PASSED,   /* its layer is over */
 };

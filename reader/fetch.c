@@ -250,6 +250,8 @@ uint32_t waste_fetch_warm(struct waste_fetch *f, const struct waste_usage_entry 
         if (rc == 0)
             continue;
         f->read[read.slot] = (struct waste_fetch_read){.layer = read.layer, .expert = read.expert};
+        if (f->prefetch_count < f->io->depth)
+            f->prefetch[f->prefetch_count++] = read.slot; /* demand may come for it */
         ask(f, read.slot, 0);
         started++;
     }
