@@ -4,7 +4,7 @@
 #include "compute/forward_int.h"
 
 /* Each half of an expert product is cut into about this many slices of positions. */
-enum { SLICES = 9, MIN_SLICE_BLOCKS = 2 };
+enum { SLICES = 9, MIN_SLICE_BLOCKS = 4 };
 
 struct arena {
     char *base; /* NULL: only measuring */

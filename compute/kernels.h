@@ -28,7 +28,7 @@ struct waste_matrix {
 };
 
 /* Positions (of 8 columns) a set of vector-quantisation tables covers at most. */
-enum { WASTE_VQ_BLOCK = 16 };
+enum { WASTE_VQ_BLOCK = 8 };
 
 enum waste_activation { WASTE_ACTIVATION_SILU, WASTE_ACTIVATION_SITU };
 struct waste_act {
