@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { NICE = 10 };
+enum { NICE = 10, STEP = 4 /* slots a wake-up */ };
 
 static void *work(void *arg)
 {
@@ -17,7 +17,10 @@ static void *work(void *arg)
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     sem_post(&p->begun);
     for (uint32_t i = 0; i < p->slots; i++) {
-        /* relaxed: only an end, the join orders everything */
+        /* relaxed, both: a number and an end; the join orders everything */
+        while (i >= atomic_load_explicit(&p->upto, memory_order_relaxed) &&
+               !atomic_load_explicit(&p->stop, memory_order_relaxed))
+            sem_wait(&p->more);
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))
             break;
         /* changes no byte of pages that are there; kernels before 5.14 do not know it */
@@ -28,15 +31,18 @@ static void *work(void *arg)
 }
 
 void waste_prefault_start(struct waste_prefault *p, uint8_t *base, uint64_t slot_bytes,
-                          uint32_t slots)
+                          uint32_t slots, uint32_t ahead)
 {
     sigset_t all, old;
 
     p->base = base;
     p->slot_bytes = slot_bytes;
     p->slots = slots;
-    atomic_store_explicit(&p->stop, 0, memory_order_relaxed); /* before the thread */
+    p->ahead = ahead;
+    atomic_store_explicit(&p->upto, ahead, memory_order_relaxed); /* before the thread */
+    atomic_store_explicit(&p->stop, 0, memory_order_relaxed);
     sem_init(&p->begun, 0, 0);
+    sem_init(&p->more, 0, 0);
     sigfillset(&all);
     sigdelset(&all, SIGSYS); /* a refused system call: shm/confine.c */
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -47,12 +53,26 @@ void waste_prefault_start(struct waste_prefault *p, uint8_t *base, uint64_t slot
         ;
 }
 
+void waste_prefault_used(struct waste_prefault *p, uint64_t used)
+{
+    /* relaxed: only this thread writes it */
+    uint32_t upto = atomic_load_explicit(&p->upto, memory_order_relaxed);
+    if (!p->running || upto >= p->slots || used + p->ahead < (uint64_t)upto + STEP)
+        return;
+    used += p->ahead;
+    atomic_store_explicit(&p->upto, used < p->slots ? (uint32_t)used : p->slots,
+                          memory_order_relaxed);
+    sem_post(&p->more);
+}
+
 void waste_prefault_stop(struct waste_prefault *p)
 {
     if (!p->running)
         return;
     atomic_store_explicit(&p->stop, 1, memory_order_relaxed); /* as above */
+    sem_post(&p->more);
     pthread_join(p->thread, NULL);
     sem_destroy(&p->begun);
+    sem_destroy(&p->more);
     p->running = false;
 }

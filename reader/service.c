@@ -223,15 +223,14 @@ static void finish_usage(struct waste_service *s)
     waste_usage_free(&s->usage);
 }
 
-/* Memory for what the first tokens need; the rest comes as it is used. */
+/* Memory for one token's experts ahead of what is used. */
 static void start_prefault(struct waste_service *s)
 {
-    uint32_t moe = 0, slots = waste_cache_in_use(&s->cache);
+    uint32_t moe = 0;
     for (uint32_t l = 0; l < s->shm.model->config.layers; l++)
         moe += waste_model_layer(s->shm.model, l)->is_moe;
-    if (moe * s->cache.top_k < slots)
-        slots = moe * s->cache.top_k;
-    waste_prefault_start(&s->prefault, s->cache_base, s->shm.control->slot_bytes, slots);
+    waste_prefault_start(&s->prefault, s->cache_base, s->shm.control->slot_bytes,
+                         waste_cache_in_use(&s->cache), moe * s->cache.top_k);
 }
 
 int waste_service_init(struct waste_service *s, struct waste_error *err)
@@ -432,7 +431,13 @@ static bool turn(struct waste_service *s, bool stopping, int *rc)
     }
     if (*rc == 0)
         *rc = waste_fetch_pump(&s->fetch, !stopping);
-    any |= waste_fetch_reap(&s->fetch) > 0;
+    if (waste_fetch_reap(&s->fetch) > 0) {
+        any = true;
+        /* relaxed: our own counter */
+        waste_prefault_used(
+            &s->prefault,
+            atomic_load_explicit(&s->shm.control->counter[WASTE_C_READS], memory_order_relaxed));
+    }
     if (!any && !stopping)
         any = warm(s, rc);
     if (s->cache.healed != s->healed_seen) {
