@@ -29,7 +29,7 @@ void waste_chat_finish(struct waste_chat *c)
     waste_ids_finish(&c->ids);
 }
 
-void waste_chat_tell(const struct waste_chat *c, const char *event, const char *format, ...)
+void waste_chat_tell(struct waste_chat *c, const char *event, const char *format, ...)
 {
     char text[4096];
     va_list args;
@@ -37,6 +37,7 @@ void waste_chat_tell(const struct waste_chat *c, const char *event, const char *
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    c->failed |= strcmp(event, "error") == 0;
     if (c->args.json)
         waste_output_print_json(json_pack("{s:s, s:s}", "event", event, "text", text));
     else if (strcmp(event, "error") == 0)
@@ -188,7 +189,7 @@ static int request(struct waste_chat *c, const struct waste_ids *turn)
         .on_token = waste_output_token,
         .arg = &output,
     };
-    c->failed = waste_client_request(&c->e.client, &spec, &c->outcome, &err) != 0;
+    bool failed = waste_client_request(&c->e.client, &spec, &c->outcome, &err) != 0;
     waste_output_end(&output);
     message = waste_assembly_json(&output.message);
     if (waste_ids_append(&c->ids, output.ids.id, output.ids.count) != 0 || message == NULL)
@@ -197,7 +198,7 @@ static int request(struct waste_chat *c, const struct waste_ids *turn)
     c->turns++;
     c->tokens += c->outcome.tokens;
     c->seconds += c->outcome.decode_seconds;
-    if (c->failed) { /* the pipeline stays: so does the chat, with the question taken back */
+    if (failed) { /* the pipeline stays: so does the chat, with the question taken back */
         waste_chat_tell(c, "error", "%s", err.text);
         take_back(c);
         c->stale = true;
@@ -230,7 +231,6 @@ static int answer(struct waste_chat *c, bool fresh)
         rc = request(c, &turn);
     } else {
         waste_chat_tell(c, "error", "%s", err.text);
-        c->failed = true;
         c->stale |= anew;
         if (fresh)
             take_back(c);
@@ -246,7 +246,6 @@ int waste_chat_say(struct waste_chat *c, const char *text, size_t bytes)
 
     if (words == NULL) {
         waste_chat_tell(c, "error", "that is no UTF-8");
-        c->failed = true;
         return 0;
     }
     if (images > 0)

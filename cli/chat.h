@@ -50,7 +50,7 @@ int waste_chat_command(struct waste_chat *c, const char *line, bool *over);
 
 /* What is said besides replies: info (asked for) goes to stdout, error and note (unless -q) to
  * stderr; with --json all of them are events. */
-void waste_chat_tell(const struct waste_chat *c, const char *event, const char *format, ...)
+void waste_chat_tell(struct waste_chat *c, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -171,7 +171,7 @@ static int cmd_retry(struct waste_chat *c, const char *rest)
     return waste_chat_retry(c);
 }
 
-static void show_settings(const struct waste_chat *c)
+static void show_settings(struct waste_chat *c)
 {
     static const char *const think[] = {"as the model has it", "show", "hide", "off"};
     const struct waste_args *a = &c->args;
@@ -220,7 +220,7 @@ static int cmd_set(struct waste_chat *c, const char *rest)
     return 0;
 }
 
-static void unknown(const struct waste_chat *c, const char *name)
+static void unknown(struct waste_chat *c, const char *name)
 {
     const char *names[COMMANDS];
 

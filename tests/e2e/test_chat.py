@@ -82,7 +82,7 @@ class Pipe(waste.Test):
             self.assertEqual(self.ok(chat([QUESTION], "-q", "--think", think)).out.decode(), ANSWER + "\n")
 
     def test_events_are_one_a_line_and_add_up(self):
-        r = self.ok(chat([QUESTION, "/stats", "/help", "/load /nonexistent"], "--json", "--think", "hide"))
+        r = chat([QUESTION, "/stats", "/help", "/load /nonexistent"], "--json", "--think", "hide")
         events = [json.loads(l) for l in r.out.decode().splitlines()]
         for kind, text in (("think", THOUGHT), ("text", ANSWER)):
             self.assertEqual("".join(e["text"] for e in events if e["event"] == kind), text)
@@ -91,6 +91,7 @@ class Pipe(waste.Test):
         self.assertEqual(end["status"], "stop")
         self.assertEqual([e["event"] for e in events[-3:]], ["stats", "info", "error"])
         self.assertEqual(events[-3]["tokens"], end["tokens"])
+        self.assertEqual(r.code, 1, "a script is told of the error")
 
     def test_a_conversation_that_cannot_be_read_changes_nothing(self):
         for name, data in (("bad1", b"{"), ("bad2", b'{"messages":[{"role":"x"}]}'), ("bad3", b"5"),
@@ -106,6 +107,7 @@ class Pipe(waste.Test):
     def test_saving_fails_in_one_line_and_leaves_the_old_file(self):
         r = chat([QUESTION, "/save /nonexistent/x.json"], "-q")
         self.assertIn("/nonexistent/x.json", r.err.decode())
+        self.assertEqual(r.code, 1)
         self.assertEqual(len(r.err.decode().splitlines()), 1)
 
     def test_images_have_their_place(self):
@@ -117,7 +119,7 @@ class Pipe(waste.Test):
         self.assertIn("640x480", r.out.decode())
         text = self.ok(waste.waste_run("render", path("i.json"))).out.decode()
         self.assertIn("<|media_begin|>image 640x480<|media_content|><|media_pad|><|media_end|>What is this?", text)
-        self.refused(chat(["/image " + path("i.json")], "-q"), "no PNG", codes=(0,))
+        self.refused(chat(["/image " + path("i.json")], "-q"), "no PNG", codes=(1,))
 
     def test_the_context_ends_politely(self):
         r = chat(["word " * 200, QUESTION], "-q", "--ctx", 60)
