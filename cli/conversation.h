@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "reader/container.h"
+#include "cli/fields.h"
 
 enum waste_role {
     WASTE_ROLE_SYSTEM,
@@ -35,12 +35,6 @@ enum waste_role {
 
 /* What a user's text may hold in the place of an image. */
 #define WASTE_IMAGE_PLACEHOLDER "<|kimi_image_placeholder|>"
-
-/* Not NUL-terminated for sure, and may hold NUL; data NULL: not there. */
-struct waste_span {
-    const char *data;
-    size_t bytes;
-};
 
 struct waste_part {
     bool is_image;
