@@ -161,8 +161,9 @@ static int cmd_stats(struct waste_chat *c, const char *rest)
         printf("%-8s restarts    %u\n", waste_stage_name[i],
                atomic_load_explicit(&control->stage[i].restarts, memory_order_relaxed));
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
-        printf("  %-18s %" PRIu64 "\n", waste_counter_info[i].name,
-               atomic_load_explicit(&control->counter[i], memory_order_relaxed));
+        printf("  %-18s %13" PRIu64 "  %s\n", waste_counter_info[i].name,
+               atomic_load_explicit(&control->counter[i], memory_order_relaxed),
+               waste_counter_info[i].help);
     return 0;
 }
 

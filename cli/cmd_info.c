@@ -59,8 +59,11 @@ static void print_text(const struct waste_engine *e, const struct totals *t)
     printf("%s\n", e->dir);
     printf("  layers       %u: %u KDA, %u MLA; %u dense, %u MoE\n", c->layers, c->kda_layers,
            c->mla_layers, c->layers - t->moe_layers, t->moe_layers);
-    printf("  hidden       %u, vocabulary %u, context %u%s\n", c->hidden, c->vocab, c->max_context,
-           c->max_context == 0 ? " (not said)" : "");
+    printf("  hidden       %u, vocabulary %u, context ", c->hidden, c->vocab);
+    if (c->max_context > 0)
+        printf("%u\n", c->max_context);
+    else
+        printf("not said\n");
     printf("  experts      %u a layer, %u chosen, %u shared; width %u, inner %u%s\n", c->experts,
            c->top_k, c->shared_experts, c->expert_width, c->expert_inner,
            c->latent ? ", latent" : "");

@@ -20,7 +20,8 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
          "tokens only. Lines are messages; \\ at the end of one, or \"\"\" around a text, makes a\n"
          "message of several. /help tells the commands: /reset /save /load /system /image /stats\n"
          "/retry /set /quit. Ctrl-C ends a reply and keeps the conversation. In a pipe, each line\n"
-         "of stdin is a turn. --json: events, one a line (text, think, tool_call, end, info, note,\n"
+         "of stdin is a turn. --json: events, one a line (text, think, tool_call, end, info, "
+         "note,\n"
          "error, stats).\n",
          "  waste-run chat models/demo.waste --temp 0.6\n"
          "  waste-run chat models/demo.waste --think show\n"
@@ -61,7 +62,11 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
          "  waste-run bench k3.waste --ids-file prompt.ids --step\n"},
     [WASTE_CMD_PLAN] =
         {"Adds up control, trunk and session segments, every process and the cache, and shows the\n"
-         "floor, the budget and what it buys. A budget under the floor is refused.\n",
+         "floor, the budget and what it buys. A budget under the floor is refused. A working set "
+         "is\n"
+         "the experts one token may ask for. Without --budget, the cache holds three of them, or "
+         "as\n"
+         "many as 7/8 of the free memory holds: give --budget for more.\n",
          "  waste-run plan k3.waste --budget 46G\n"
          "  waste-run plan models/demo.waste --json\n"},
     [WASTE_CMD_INFO] =

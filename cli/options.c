@@ -70,6 +70,21 @@ static const struct waste_option *find_option(enum waste_command command, const 
     return found;
 }
 
+/* The longest option `word` begins with: --temperature is --temp to others. */
+static const char *option_within(const char *word)
+{
+    const char *best = NULL;
+
+    for (size_t i = 0; i < waste_option_count; i++) {
+        const char *name = waste_option_table[i].name;
+        size_t length = strlen(name);
+        if (length > 4 && strncmp(word, name, length) == 0 &&
+            (best == NULL || length > strlen(best)))
+            best = name;
+    }
+    return best;
+}
+
 static int unknown_option(const char *argument, size_t length, FILE *err)
 {
     const char *names[64];
@@ -81,6 +96,8 @@ static int unknown_option(const char *argument, size_t length, FILE *err)
     if (length <= MAX_WORD)
         memcpy(word, argument, length);
     const char *near = waste_args_nearest(word, names, count);
+    if (near == NULL)
+        near = option_within(word);
     fprintf(err, "waste-run: unknown option '%.*s'", (int)length, argument);
     if (near != NULL)
         fprintf(err, ", did you mean '%s'?", near);
@@ -246,9 +263,36 @@ const char *waste_command_name(enum waste_command command)
     return waste_command_table[command].name;
 }
 
+/* The command that the first word may have been meant for, when it was taken for a model. */
+static const char *command_meant(const struct waste_args *args)
+{
+    const char *names[WASTE_COMMAND_COUNT];
+
+    for (int c = 0; c < WASTE_COMMAND_COUNT; c++)
+        names[c] = waste_command_table[c].name;
+    if (args->named || args->positional_count == 0)
+        return NULL;
+    return waste_args_nearest(args->positional[0], names, WASTE_COMMAND_COUNT);
+}
+
+/* Ends a line of error; it may all come of a misspelt command. */
+static int wrong_use(const struct waste_args *args, FILE *err)
+{
+    const char *meant = command_meant(args);
+
+    if (meant != NULL)
+        fprintf(err, "; did you mean '%s' by '%.80s'?", meant, args->positional[0]);
+    fputc('\n', err);
+    return 2;
+}
+
 static int add_positional(struct waste_args *args, const char *word, FILE *err)
 {
     if (args->positional_count == 0 && !args->named) {
+        if (strcmp(word, "help") == 0) {
+            args->help = true;
+            return 0;
+        }
         for (int c = 0; c < WASTE_COMMAND_COUNT; c++) {
             if (strcmp(word, waste_command_table[c].name) == 0) {
                 args->command = (enum waste_command)c;
@@ -258,11 +302,11 @@ static int add_positional(struct waste_args *args, const char *word, FILE *err)
         }
     }
     if (args->positional_count >= waste_command_table[args->command].most) {
-        fprintf(err, "waste-run: unexpected argument '%.80s' after '%.80s'%s\n", word,
+        fprintf(err, "waste-run: unexpected argument '%.80s' after '%.80s'%s", word,
                 args->positional_count > 0 ? args->positional[args->positional_count - 1]
                                            : waste_command_table[args->command].name,
                 args->positional_count == 2 ? " (quote a text of several words)" : "");
-        return 2;
+        return wrong_use(args, err);
     }
     args->positional[args->positional_count++] = word;
     return 0;
@@ -274,9 +318,9 @@ static int check_options(const struct waste_args *args, uint64_t given, FILE *er
     for (size_t i = 0; i < waste_option_count; i++) {
         const struct waste_option *o = &waste_option_table[i];
         if ((given >> i & 1) && !(o->commands >> args->command & 1)) {
-            fprintf(err, "waste-run: option %s does not belong to '%s'\n", o->name,
+            fprintf(err, "waste-run: option %s does not belong to '%s'", o->name,
                     waste_command_table[args->command].name);
-            return 2;
+            return wrong_use(args, err);
         }
     }
     return 0;

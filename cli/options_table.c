@@ -14,8 +14,8 @@
 
 const struct waste_option waste_option_table[] = {
     {"--budget", "SIZE",
-     "bound on everything in memory; default: what 7/8 of the free memory holds", WASTE_OPT_SIZE,
-     FIELD(budget_bytes), 1, 0x1p62, PLANNED},
+     "bound on everything in memory; default: the floor and 3 working sets, see plan",
+     WASTE_OPT_SIZE, FIELD(budget_bytes), 1, 0x1p62, PLANNED},
     {"--ctx", "N", "token positions of the conversation; default 4096, or what the prompt needs",
      WASTE_OPT_U32, FIELD(ctx), 1, 0x1p30, PLANNED},
     {"-n", "N", "generate at most N tokens; default 512", WASTE_OPT_U32, FIELD(n), 0, 0x1p30,

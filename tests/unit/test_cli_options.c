@@ -96,6 +96,7 @@ static void what_is_wrong_is_named(void **state)
 {
     (void)state;
     refuse("m p --tmp 1", "did you mean '--temp'?");
+    refuse("m p --temperature 1", "did you mean '--temp'?");
     refuse("m p --unlike-anything-known", "unknown option '--unlike-anything-known'");
     refuse("m p --budget", "option --budget needs SIZE");
     refuse("m p --budget 12Q", "'12Q' is no size");
@@ -109,6 +110,8 @@ static void what_is_wrong_is_named(void **state)
     refuse("m p --json=yes", "takes no value");
     refuse("m p --ids 1,,2", "no list of token ids");
     refuse("run m p q", "unexpected argument 'q'");
+    refuse("rnu m p", "did you mean 'run' by 'rnu'?");
+    refuse("statz --pid 3", "did you mean 'stats' by 'statz'?");
     refuse("run", "run needs MODEL");
     refuse("", "no model given");
     refuse("plan m --temp 1", "option --temp does not belong to 'plan'");
@@ -122,6 +125,9 @@ static void help_needs_nothing_else(void **state)
     assert_int_equal(parse(&a, "run --help"), 0);
     assert_true(a.help);
     assert_int_equal(a.command, WASTE_CMD_RUN);
+    assert_int_equal(parse(&a, "help chat"), 0);
+    assert_true(a.help && a.named);
+    assert_int_equal(a.command, WASTE_CMD_CHAT);
     assert_int_equal(parse(&a, "--version"), 0);
     assert_true(a.version);
 }
