@@ -297,8 +297,10 @@ int waste_fetch_diskbench(int argc, char **argv)
             return 2;
         }
     }
-    if (argc - optind != 1)
-        return help(stderr, 2);
+    if (argc - optind != 1) {
+        waste_fetch_fail("diskbench needs one directory DIR: see waste-fetch diskbench --help");
+        return 2;
+    }
     b.o.dir = argv[optind];
     return run(&b);
 }

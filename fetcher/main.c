@@ -32,9 +32,12 @@ int main(int argc, char **argv)
         puts("waste-fetch " WASTE_VERSION);
         return 0;
     }
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        if (!strcmp(argv[1], commands[i].name))
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (!strcmp(argv[1], commands[i].name)) {
+            argv[1] = argv[0]; /* getopt names it */
             return commands[i].run(argc - 1, argv + 1);
+        }
+    }
     fprintf(stderr, "waste-fetch: no command %s: waste-fetch --help lists them\n", argv[1]);
     return 2;
 }

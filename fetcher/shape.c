@@ -73,8 +73,8 @@ static const char odd_k3[] =
 /* clang-format on */
 
 const struct waste_named_shape waste_named_shapes[] = {
-    {"kimi-linear-48b", NULL, kimi_linear_48b, "Kimi-Linear 48B, 19 GiB", 0, 0, false},
-    {"kimi-k3", NULL, kimi_k3, "Kimi K3, 982 GiB (cut it with --layers)", 0, 0, false},
+    {"kimi-linear-48b", NULL, kimi_linear_48b, "Kimi-Linear 48B", 0, 0, false},
+    {"kimi-k3", NULL, kimi_k3, "Kimi K3 (cut it with --layers)", 0, 0, false},
     {"tiny-k3", "kimi-k3", tiny_k3, "K3's parts, residual blocks of 4 in 6 layers", 0, 0, false},
     {"tiny-linear", "kimi-linear-48b", tiny_linear, "Kimi-Linear's parts", 0, 0, false},
     {"tiny-odd", "tiny-linear", odd, "hidden 200, inner 72: nothing a multiple of 64", 0, 0, false},

@@ -163,9 +163,12 @@ static int synthesise(const struct options *o)
     struct waste_shape shape;
     char *text = NULL;
     bool whole = false;
-    int dir = -1, e = waste_shape_load(&shape, o->shape, o->layers);
-    if (e)
+    int dir = -1, e = 0, code = 1;
+    if (waste_shape_load(&shape, o->shape, o->layers)) {
+        code = 2; /* a name or a config.json that will not do */
+        e = -1;
         goto out;
+    }
     if (o->expert_fmt)
         shape.expert_fmt = o->expert_fmt;
     if (o->trunk_bits)
@@ -188,7 +191,7 @@ out:
         close(dir);
     free(text);
     waste_shape_finish(&shape);
-    return e ? 1 : 0;
+    return e ? code : 0;
 }
 
 static int list_shapes(void)
@@ -201,7 +204,9 @@ static int list_shapes(void)
             return 1;
         if (waste_plan_init(&p, &s))
             return 1;
-        printf("%-16s %9.3f GiB  %s\n", n->name, (double)p.total_bytes / 0x1p30, n->help);
+        bool large = p.total_bytes >= UINT64_C(1) << 30;
+        printf("%-16s %7.1f %s  %s\n", n->name, (double)p.total_bytes / (large ? 0x1p30 : 0x1p20),
+               large ? "GiB" : "MiB", n->help);
         waste_plan_finish(&p);
         waste_shape_finish(&s);
     }
@@ -311,8 +316,11 @@ int waste_fetch_synth(int argc, char **argv)
         if (set_option(&o, c, optarg))
             return 2;
     }
-    if (argc - optind != 1 || !o.shape)
-        return help(stderr, 2);
+    if (argc - optind != 1 || !o.shape) {
+        waste_fetch_fail("synth needs %s: see waste-fetch synth --help",
+                         o.shape ? "one directory OUT" : "--shape NAME");
+        return 2;
+    }
     o.out = argv[optind];
     return synthesise(&o);
 }

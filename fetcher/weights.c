@@ -256,8 +256,8 @@ int waste_weights_write(struct waste_weights *w)
     if (e)
         return waste_fetch_fail("cannot write %s: %s", w->path, strerror(-e));
     if (!w->quiet)
-        printf("%s: %.3f GiB in %.2f s, %.0f MiB/s\n", w->path,
-               (double)w->plan->total_bytes / 0x1p30, seconds,
+        printf("%s: %.1f MiB in %.2f s, %.0f MiB/s\n", w->path,
+               (double)w->plan->total_bytes / 0x1p20, seconds,
                (double)w->plan->total_bytes / 0x1p20 / seconds);
     return 0;
 }
