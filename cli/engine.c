@@ -236,18 +236,11 @@ static int wait_ready(struct waste_engine *e)
     return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
 }
 
-/* --usage, else WASTE_USAGE, else: runs remember, measurements do not. */
+/* --usage, else: runs remember, measurements do not. */
 static enum waste_usage_place usage_place(const struct waste_args *a)
 {
-    static const char *const names[] = {
-        [WASTE_USAGE_CACHE] = "cache", [WASTE_USAGE_MODEL] = "model", [WASTE_USAGE_OFF] = "off"};
-    const char *wish = getenv("WASTE_USAGE");
-
     if (a->usage != WASTE_USAGE_DEFAULT)
         return (enum waste_usage_place)a->usage;
-    for (int i = WASTE_USAGE_CACHE; wish != NULL && i <= WASTE_USAGE_OFF; i++)
-        if (strcmp(wish, names[i]) == 0)
-            return (enum waste_usage_place)i;
     return a->command == WASTE_CMD_RUN || a->command == WASTE_CMD_CHAT ? WASTE_USAGE_CACHE
                                                                        : WASTE_USAGE_OFF;
 }
