@@ -7,6 +7,7 @@
 
 #include "cli/cmd.h"
 #include "cli/engine.h"
+#include "cli/io_view.h"
 #include "cli/output.h"
 #include "cli/probe.h"
 #include "cli/units.h"
@@ -243,10 +244,16 @@ int waste_cmd_bench(const struct waste_args *args)
         rc = waste_engine_start(&e, ctx);
     if (rc == 0)
         rc = measure_all(&e, &ids, &m);
-    if (rc == 0 && args->json)
-        rc = waste_output_print_json(make_json(&m));
-    else if (rc == 0)
+    if (rc == 0 && args->json) {
+        json_t *object = make_json(&m);
+        if (object != NULL)
+            json_object_set_new(object, "router_precision",
+                                waste_io_view_router_json(e.pipeline.shm.control));
+        rc = waste_output_print_json(object);
+    } else if (rc == 0) {
         print_text(&m);
+        waste_io_view_router_print(e.pipeline.shm.control);
+    }
     waste_ids_finish(&ids);
     waste_engine_finish(&e);
     return rc;

@@ -110,6 +110,7 @@ static json_t *pipeline_json(const struct waste_attached *a, bool counters)
     json_object_set_new(object, "io", json_string(waste_io_view_mode(a->shm.control)));
     json_object_set_new(object, "drives", waste_io_view_json(a->shm.control));
     json_object_set_new(object, "cache", waste_io_view_cache_json(a->shm.control));
+    json_object_set_new(object, "router_precision", waste_io_view_router_json(a->shm.control));
     /* relaxed: a look */
     json_object_set_new(
         object, "slots",
@@ -198,6 +199,7 @@ static void print_counters(const struct waste_attached *a)
 
     waste_io_view_print(a->shm.control);
     waste_io_view_cache_print(a->shm.control);
+    waste_io_view_router_print(a->shm.control);
     printf("  %.2f tokens/s, %.1f %% hits\n\n",
            step_ns > 0 ? (double)tokens * 1e9 / (double)step_ns : 0,
            hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 0);

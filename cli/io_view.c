@@ -160,3 +160,32 @@ void waste_io_view_probe_print(const struct waste_args *args, const struct waste
     for (uint32_t i = 0; i < count; i++)
         show_drive(&drive[i]);
 }
+
+/* -1: no prediction of this rank was followed by its layer's demand. */
+static double right_share(const struct waste_control *c, uint32_t rank)
+{
+    /* relaxed, both: a look */
+    uint64_t all = atomic_load_explicit(&c->rank_predicted[rank], memory_order_relaxed);
+    uint64_t right = atomic_load_explicit(&c->rank_right[rank], memory_order_relaxed);
+
+    return all > 0 ? (double)right / (double)all : -1;
+}
+
+json_t *waste_io_view_router_json(const struct waste_control *c)
+{
+    json_t *list = json_array();
+
+    for (uint32_t rank = 0; rank < WASTE_RANK_RECORDS && right_share(c, rank) >= 0; rank++)
+        json_array_append_new(list, json_real(right_share(c, rank)));
+    return list;
+}
+
+void waste_io_view_router_print(const struct waste_control *c)
+{
+    if (right_share(c, 0) < 0)
+        return;
+    printf("router   right in percent, by rank:");
+    for (uint32_t rank = 0; rank < WASTE_RANK_RECORDS && right_share(c, rank) >= 0; rank++)
+        printf(" %.0f", 100 * right_share(c, rank));
+    printf("\n");
+}

@@ -22,4 +22,9 @@ void waste_io_view_cache_print(const struct waste_control *control);
 json_t *waste_io_view_probe_json(const struct waste_args *args, const struct waste_model *model);
 void waste_io_view_probe_print(const struct waste_args *args, const struct waste_model *model);
 
+/* How often the router was right since the start, by rank, the likeliest expert first: a list of
+ * shares; a line, if there is anything to say. */
+json_t *waste_io_view_router_json(const struct waste_control *c);
+void waste_io_view_router_print(const struct waste_control *c);
+
 #endif

@@ -82,6 +82,36 @@ static void forget_prediction(struct waste_cache *c, uint32_t slot)
     waste_cache_settle(c, slot);
 }
 
+/* ---- what became of prefetches ---- */
+
+/* Its layer is over, or its slot is another's, before it was demanded. */
+static void prefetch_wasted(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    if (!s->open)
+        return;
+    s->open = 0;
+    waste_foresight_close(&c->foresight, s->risk, true);
+    waste_count(c->shm->control, WASTE_C_PREFETCH_WASTED, 1);
+}
+
+static void prefetch_dropped(struct waste_cache *c, uint32_t slot)
+{
+    if (c->slot[slot].open)
+        waste_foresight_close(&c->foresight, c->slot[slot].risk, false);
+    c->slot[slot].open = 0;
+}
+
+/* Demanded, the first time. */
+static void prefetch_used(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    waste_count(c->shm->control, WASTE_C_PREFETCH_USED, 1);
+    if (s->open)
+        waste_foresight_close(&c->foresight, s->risk, true);
+    s->open = s->prefetched = 0;
+}
+
 /* ---- moves of the slot word ---- */
 
 /* FAILED (or spoilt, out of its place) -> EMPTY and free. */
@@ -92,6 +122,7 @@ static void give_up(struct waste_cache *c, uint32_t slot)
     WASTE_POINT(SLOT_UNLISTED);
     waste_cache_reset_word(c, slot);
     s->state = WASTE_SLOT_EMPTY;
+    prefetch_dropped(c, slot);
     s->predicted = s->prefetched = 0;
     push_free(c, slot);
 }
@@ -127,6 +158,7 @@ static bool claim(struct waste_cache *c, uint32_t slot, uint32_t layer, uint32_t
         WASTE_POINT(SLOT_EVICTED);
         waste_count(c->shm->control, WASTE_C_EVICTIONS, 1);
     }
+    prefetch_wasted(c, slot);
     *s = (struct waste_cache_slot){
         .layer = layer, .expert = expert, .state = WASTE_SLOT_READING, .prev = NONE, .next = NONE};
     set_directory(c, key_index(c, layer, expert), slot);
@@ -212,8 +244,10 @@ static void expire_layer(struct waste_cache *c, uint32_t layer, bool all)
     uint32_t next;
     for (uint32_t slot = c->first_predicted[layer]; slot != NONE; slot = next) {
         next = c->slot[slot].next;
-        if (all || passed(c, c->slot[slot].for_step, layer))
+        if (all || passed(c, c->slot[slot].for_step, layer)) {
+            prefetch_wasted(c, slot);
             forget_prediction(c, slot);
+        }
     }
 }
 
@@ -277,11 +311,10 @@ static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert
         slot = NONE;
     if (slot != NONE) {
         struct waste_cache_slot *s = &c->slot[slot];
-        if (s->prefetched)
-            waste_count(control, WASTE_C_PREFETCH_USED, 1);
         if (s->prefetched && s->state == WASTE_SLOT_READING)
             c->prefetch_reading--; /* a demand from now on */
-        s->prefetched = 0;
+        if (s->prefetched)
+            prefetch_used(c, slot);
         waste_count(control, s->state == WASTE_SLOT_READY ? WASTE_C_HITS : WASTE_C_MISSES, 1);
         hold(c, slot);
     } else {
@@ -290,6 +323,20 @@ static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert
                 return;
         waste_count(control, WASTE_C_MISSES, 1);
         c->wanted[c->wanted_count++] = expert;
+    }
+}
+
+/* Was the router right about this record? */
+static void judge_prediction(struct waste_cache *c, const struct waste_want *want)
+{
+    struct waste_control *control = c->shm->control;
+    uint8_t right[WASTE_FORESIGHT_RANKS];
+    uint32_t ranks = waste_foresight_judge(&c->foresight, want->step, want->layer, want->expert,
+                                           want->count, right);
+    for (uint32_t r = 0; r < ranks && r < WASTE_RANK_RECORDS; r++) {
+        /* relaxed: statistics */
+        atomic_fetch_add_explicit(&control->rank_predicted[r], 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&control->rank_right[r], right[r], memory_order_relaxed);
     }
 }
 
@@ -307,8 +354,12 @@ void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
     c->wanted_next = c->wanted_count = 0;
     for (uint32_t i = 0; i < want->count; i++)
         demand_expert(c, want->layer, want->expert[i]);
-    if (!again)
+    if (!again) {
         waste_policy_turn(&c->policy, want->layer, want->expert, want->count);
+        waste_ghost_demand(&c->ghost, want->layer, want->expert, want->count);
+        judge_prediction(c, want);
+    }
+    waste_foresight_count(&c->foresight, c->wanted_count, c->ghost.reads);
     expire_predictions(c, old_step, old_layer);
     waste_count(c->shm->control, WASTE_C_DEMAND_RECORDS, 1);
 }
@@ -337,8 +388,10 @@ static void protect(struct waste_cache *c, uint32_t slot, uint64_t step)
 
 void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want)
 {
+    waste_foresight_predict(&c->foresight, want->step, want->layer);
     for (uint32_t i = 0; i < want->count; i++) {
         uint32_t slot = c->slot_of[key_index(c, want->layer, want->expert[i])];
+        waste_foresight_add(&c->foresight, want->layer, want->expert[i], slot == NONE);
         if (passed(c, want->step, want->layer)) {
             drop_wish(c);
         } else if (slot != NONE) {
@@ -348,7 +401,7 @@ void waste_cache_prefetch(struct waste_cache *c, const struct waste_want *want)
             drop_wish(c);
         } else {
             c->wish[c->wish_in++ % WASTE_CACHE_PREFETCH_QUEUE] =
-                (struct waste_cache_wish){want->step, want->layer, want->expert[i]};
+                (struct waste_cache_wish){want->step, want->layer, want->expert[i], i};
         }
     }
 }
@@ -364,6 +417,11 @@ static uint32_t plan_prefetch(struct waste_cache *c, struct waste_cache_read *ou
         if (!late && slot == NONE && (n == room || c->prefetch_reading >= c->prefetch_limit))
             break;
         c->wish_out++;
+        float risk = waste_foresight_risk(&c->foresight, w.layer, w.rank);
+        if (!late && slot == NONE && !waste_foresight_allows(&c->foresight, risk)) {
+            waste_count(c->shm->control, WASTE_C_PREFETCH_WITHHELD, 1);
+            continue;
+        }
         if (!late && slot != NONE)
             protect(c, slot, w.step);
         if (late || slot != NONE || (slot = take_slot(c, w.layer, w.expert, false)) == NONE) {
@@ -371,7 +429,9 @@ static uint32_t plan_prefetch(struct waste_cache *c, struct waste_cache_read *ou
             continue;
         }
         struct waste_cache_slot *s = &c->slot[slot];
-        s->prefetched = s->predicted = 1;
+        s->prefetched = s->predicted = s->open = 1;
+        s->risk = risk;
+        waste_foresight_open(&c->foresight, risk);
         s->for_step = w.step;
         c->prefetch_reading++;
         waste_count(c->shm->control, WASTE_C_PREFETCHED, 1);
@@ -420,6 +480,7 @@ int waste_cache_warm(struct waste_cache *c, uint32_t layer, uint32_t expert,
         push_free(c, slot); /* never: nobody pins an EMPTY slot */
         return -ENOSPC;
     }
+    waste_ghost_put(&c->ghost, key_index(c, layer, expert));
     waste_count(c->shm->control, WASTE_C_WARMED, 1);
     *out = (struct waste_cache_read){slot, layer, expert, false};
     return 1;
@@ -440,8 +501,10 @@ void waste_cache_ready(struct waste_cache *c, uint32_t slot)
     s->state = WASTE_SLOT_READY;
     /* the record's bytes and the key are in place; the release in here publishes them */
     waste_slot_publish(&c->shm->slot[slot]);
-    if (s->predicted && passed(c, s->for_step, s->layer))
+    if (s->predicted && passed(c, s->for_step, s->layer)) {
+        prefetch_wasted(c, slot);
         s->predicted = 0;
+    }
     waste_cache_settle(c, slot);
 }
 
@@ -498,6 +561,13 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
         waste_policy_init(&c->policy, c->slots, config->layers, config->experts, config->top_k);
     if (rc < 0)
         return rc;
+    rc = waste_foresight_init(&c->foresight, config->layers);
+    if (rc == 0)
+        rc = waste_ghost_init(&c->ghost, &c->policy);
+    if (rc < 0) {
+        waste_cache_finish(c);
+        return rc;
+    }
     c->slot = calloc(c->slots, sizeof(*c->slot));
     c->slot_of = malloc(keys * sizeof(*c->slot_of));
     c->wanted = malloc(c->top_k * sizeof(*c->wanted));
@@ -518,7 +588,9 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
 
 void waste_cache_finish(struct waste_cache *c)
 {
+    waste_ghost_finish(&c->ghost);
     waste_policy_finish(&c->policy);
+    waste_foresight_finish(&c->foresight);
     free(c->slot);
     free(c->slot_of);
     free(c->wanted);

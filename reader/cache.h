@@ -21,6 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "reader/foresight.h"
+#include "reader/ghost.h"
 #include "reader/policy.h"
 #include "shm/control.h"
 
@@ -33,13 +35,15 @@ struct waste_cache_slot {
     uint8_t predicted;   /* in, or when its read ends or it is not held any more to be put into,
                             its layer's list of predicted slots */
     uint8_t prefetched;  /* read for a prediction and not demanded since */
+    uint8_t open;        /* prefetched, and whether for nothing is not known yet */
+    float risk;          /* open: that it was for nothing */
     uint64_t for_step;   /* predicted: of the newest prediction */
     uint32_t prev, next; /* list of predicted slots; stack of free slots (next) */
 };
 
 struct waste_cache_wish {
     uint64_t step;
-    uint32_t layer, expert;
+    uint32_t layer, expert, rank;
 };
 
 struct waste_cache {
@@ -47,6 +51,8 @@ struct waste_cache {
     uint32_t slots, experts, top_k;
     uint32_t prefetch_limit; /* prefetch reads in flight; leaves top_k slots for demand */
     struct waste_policy policy;
+    struct waste_foresight foresight;
+    struct waste_ghost ghost;
     struct waste_cache_slot *slot; /* [slots] */
     uint32_t *slot_of;             /* [layers * experts], this side's copy of the directory */
     uint32_t free;

@@ -117,6 +117,7 @@ int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_
         if (s->state != WASTE_SLOT_READY)
             continue;
         recall(c, slot);
+        waste_ghost_put(&c->ghost, key_index(c, s->layer, s->expert));
         waste_cache_settle(c, slot);
     }
     WASTE_POINT(REBUILD_DIRECTORY);

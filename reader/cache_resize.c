@@ -7,6 +7,8 @@ void waste_cache_set_limits(struct waste_cache *c)
     uint32_t spare = waste_cache_in_use(c) - 2 * c->top_k;
     c->prefetch_limit = c->prefetch_most < spare ? c->prefetch_most : spare;
     c->predicted_limit = spare / 2 + 1;
+    if (c->ghost.most != waste_cache_in_use(c))
+        waste_ghost_resize(&c->ghost, waste_cache_in_use(c));
 }
 
 void waste_cache_retire_free(struct waste_cache *c, uint32_t wanted)

@@ -10,8 +10,7 @@
  * by less than a percent of the hits. */
 #define NEARNESS 0.7f
 
-int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts,
-                      uint32_t top_k)
+static int init_heaps(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts)
 {
     memset(p, 0, sizeof(*p));
     p->slots = slots;
@@ -22,8 +21,7 @@ int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, u
     p->heap = malloc((size_t)layers * experts * sizeof(*p->heap));
     p->place = malloc(slots * sizeof(*p->place));
     p->key = malloc(slots * sizeof(*p->key));
-    bool complete = p->nearness && p->count && p->heap && p->place && p->key;
-    if (!complete || waste_habit_init(&p->habit, layers, experts, top_k) < 0) {
+    if (!p->nearness || !p->count || !p->heap || !p->place || !p->key) {
         waste_policy_finish(p);
         return -ENOMEM;
     }
@@ -32,6 +30,24 @@ int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, u
     for (uint32_t i = 0; i < slots; i++)
         p->place[i] = WASTE_POLICY_NONE;
     return 0;
+}
+
+int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts,
+                      uint32_t top_k)
+{
+    int rc = init_heaps(p, slots, layers, experts);
+    if (rc == 0)
+        rc = waste_habit_init(&p->habit, layers, experts, top_k);
+    if (rc < 0)
+        waste_policy_finish(p);
+    return rc;
+}
+
+int waste_policy_init_beside(struct waste_policy *p, const struct waste_policy *of)
+{
+    int rc = init_heaps(p, of->slots, of->layers, of->experts);
+    p->chances = rc == 0 ? &of->habit : NULL;
+    return rc;
 }
 
 void waste_policy_finish(struct waste_policy *p)
@@ -58,9 +74,14 @@ static struct heap heap_of(struct waste_policy *p, uint32_t layer)
     return (struct heap){p, &p->heap[(size_t)layer * p->experts], &p->count[layer]};
 }
 
+static float chance(const struct waste_policy *p, uint32_t key)
+{
+    return waste_habit_chance(p->chances ? p->chances : &p->habit, key);
+}
+
 static bool less(const struct waste_policy *p, uint32_t a, uint32_t b)
 {
-    return waste_habit_chance(&p->habit, p->key[a]) < waste_habit_chance(&p->habit, p->key[b]);
+    return chance(p, p->key[a]) < chance(p, p->key[b]);
 }
 
 static void put(struct heap h, uint32_t at, uint32_t slot)
@@ -129,7 +150,8 @@ void waste_policy_turn(struct waste_policy *p, uint32_t layer, const uint32_t *e
                        uint32_t count)
 {
     struct heap h = heap_of(p, layer);
-    waste_habit_turn(&p->habit, layer, expert, count);
+    if (!p->chances)
+        waste_habit_turn(&p->habit, layer, expert, count);
     p->now = layer;
     for (uint32_t at = *h.count / 2; at-- > 0;)
         sift_down(h, at);
@@ -143,7 +165,7 @@ void waste_policy_recall(struct waste_policy *p, uint32_t key, float share)
 float waste_policy_value(const struct waste_policy *p, uint32_t key)
 {
     uint32_t away = (key / p->experts + p->layers - p->now - 1) % p->layers + 1;
-    return waste_habit_chance(&p->habit, key) * p->nearness[away];
+    return chance(p, key) * p->nearness[away];
 }
 
 uint32_t waste_policy_victim(const struct waste_policy *p)

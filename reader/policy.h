@@ -26,11 +26,12 @@
 
 struct waste_policy {
     uint32_t slots, layers, experts;
-    uint32_t now; /* the layer whose turn was last */
-    struct waste_habit habit;
-    float *nearness; /* [layers + 1] by how many layers away a turn is */
-    uint32_t *count; /* [layers] evictable slots of the layer's experts */
-    uint32_t *heap;  /* [layers][experts] slots, least valuable first */
+    uint32_t now;                      /* the layer whose turn was last */
+    struct waste_habit habit;          /* zeroed when the chances are another's */
+    const struct waste_habit *chances; /* NULL: our own */
+    float *nearness;                   /* [layers + 1] by how many layers away a turn is */
+    uint32_t *count;                   /* [layers] evictable slots of the layer's experts */
+    uint32_t *heap;                    /* [layers][experts] slots, least valuable first */
     uint32_t *place; /* [slots] index into the layer's heap; WASTE_POLICY_NONE: not evictable */
     uint32_t *key;   /* [slots] what an evictable slot holds: layer * experts + expert */
 };
@@ -38,6 +39,9 @@ struct waste_policy {
 /* 0 or -ENOMEM. */
 int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts,
                       uint32_t top_k);
+/* Another choice of slots, of as many, by the same chances: `of` has its turn first. `of` must
+ * outlive it. */
+int waste_policy_init_beside(struct waste_policy *p, const struct waste_policy *of);
 void waste_policy_finish(struct waste_policy *p);
 
 /* `layer` has chosen these, no more than top_k. */

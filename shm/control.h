@@ -101,6 +101,10 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
       "predictions not read: passed, resident or no room")                                         \
     X(PREFETCH_CANCELLED, "prefetch_cancelled", READER,                                            \
       "predictions taken back: their layer was over before their read began")                      \
+    X(PREFETCH_WASTED, "prefetch_wasted", READER,                                                  \
+      "of those, not demanded when their layer came")                                              \
+    X(PREFETCH_WITHHELD, "prefetch_withheld", READER,                                              \
+      "predictions not read because too many like them were wrong")                                \
     X(WARMED, "warmed", READER, "experts read at the start because earlier runs used them")        \
     X(CACHE_SHRUNK, "cache_shrunk", READER, "slots given back because the budget became smaller")  \
     X(EVICTIONS, "evictions", READER, "READY slots given to another expert")                       \
@@ -136,7 +140,7 @@ struct waste_drive_record {
     char name[36];
 };
 _Static_assert(sizeof(struct waste_drive_record) == 64, "no padding between processes");
-enum { WASTE_DRIVE_RECORDS = 16 };
+enum { WASTE_DRIVE_RECORDS = 16, WASTE_RANK_RECORDS = 16 };
 
 /* Options every stage needs; waste-run, before ready. */
 struct waste_options {
@@ -259,6 +263,8 @@ struct waste_control {
     _Atomic uint32_t pressure_shrinks;   /* supervisor: how often the machine wanted memory back */
     _Atomic uint64_t budget_bytes;       /* supervisor: for people */
     struct waste_drive_record drive[WASTE_DRIVE_RECORDS];
+    /* reader: predictions by rank, the likeliest first, whose layer's demand came; of those, right */
+    _Atomic uint64_t rank_predicted[WASTE_RANK_RECORDS], rank_right[WASTE_RANK_RECORDS];
     struct waste_options options;
     struct waste_bell reader_bell;  /* rung by compute, router, supervisor; carries the eventfd */
     struct waste_bell compute_bell; /* rung by reader, client, supervisor */

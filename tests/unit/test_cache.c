@@ -56,6 +56,8 @@ static void create(struct rig *r, uint32_t slots, uint32_t prefetch_limit)
 {
     create_shared(r, slots);
     assert_int_equal(waste_cache_init(&r->cache, &r->shm, prefetch_limit, -1, &r->repair), 0);
+    r->cache.ghost.reads = 1000000000; /* all predictions are worth a read: test_foresight.c */
+    waste_foresight_count(&r->cache.foresight, 0, r->cache.ghost.reads);
 }
 
 static void destroy(struct rig *r)

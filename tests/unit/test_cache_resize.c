@@ -224,6 +224,7 @@ static void a_prefetch_that_was_passed_or_taken_back(void **state)
     struct waste_cache_read read[64];
     create(&r, 0);
     demand(&r, 1, 0);
+    r.cache.foresight.needed = 1000000000; /* every prediction is worth a read */
     r.want = (struct waste_want){.step = r.step, .layer = 2, .count = 2};
     r.want.expert[0] = 40;
     r.want.expert[1] = 41;

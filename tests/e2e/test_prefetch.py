@@ -1,0 +1,63 @@
+"""Prefetching changes no token and reads hardly more than without it, at any cache size."""
+import unittest
+
+import waste
+
+WORKING_SET = 28  # of the demo: 7 layers, 4 experts each
+COMMON = ("--threads", "2", "--ctx", "512")
+
+
+def plan(budget, lookahead):
+    r = waste.waste_run("plan", waste.DEMO, "--json", "--budget", budget, "--lookahead", lookahead, *COMMON)
+    return r.json()["slots"] if r.code == 0 else 0
+
+
+def budget_for(slots, lookahead):
+    """The smallest budget that holds so many slots, to 2 KB."""
+    low, high = 1 << 20, 1 << 28
+    while high - low > 2048:
+        middle = (low + high) // 2
+        if plan(middle, lookahead) >= slots:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+class Prefetch(unittest.TestCase):
+    def run_it(self, slots, lookahead):
+        r = waste.waste_run("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", "100", "--temp", "0",
+                            "--ignore-eos", "--json", "--lookahead", lookahead,
+                            "--budget", budget_for(slots, lookahead), *COMMON)
+        self.assertEqual(r.code, 0, r)
+        return r.json()
+
+    def test_same_tokens_and_hardly_more_bytes(self):
+        for size in (0.5, 1, 2):
+            slots = int(size * WORKING_SET)
+            off = self.run_it(slots, 0)
+            self.assertEqual(off["experts"]["prefetched"], 0)
+            for lookahead in (4, 12):
+                on = self.run_it(slots, lookahead)
+                print(size, lookahead, off["experts"], on["experts"])
+                self.assertEqual(on["text"], off["text"])
+                self.assertEqual(on["tokens"], off["tokens"])
+                self.assertGreater(on["experts"]["prefetch_used"], 0)
+                self.assertLessEqual(on["experts"]["bytes_read"], 1.05 * off["experts"]["bytes_read"])
+
+    def test_the_routers_precision_is_shown(self):
+        r = waste.waste_run("bench", waste.DEMO, "--tokens", "40", "--lookahead", "8", "--json")
+        shares = r.json()["router_precision"]
+        self.assertEqual(len(shares), 8)
+        # the likeliest are right more often, and four of 64 are chosen
+        self.assertGreater(shares[0], 0.8)
+        self.assertGreater(shares[0], shares[7])
+        self.assertLessEqual(sum(shares), 4)
+        text = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "8").out.decode()
+        self.assertIn("router   right in percent, by rank: ", text)
+        r = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "0", "--json")
+        self.assertEqual(r.json()["router_precision"], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
