@@ -56,8 +56,11 @@ static void create(struct rig *r, uint32_t slots, uint32_t prefetch_limit)
 {
     create_shared(r, slots);
     assert_int_equal(waste_cache_init(&r->cache, &r->shm, prefetch_limit, -1, &r->repair), 0);
-    r->cache.ghost.reads = 1000000000; /* all predictions are worth a read: test_foresight.c */
+    /* all predictions are worth a read: test_foresight.c */
+    r->cache.ghost.reads = 1000000000;
     waste_foresight_count(&r->cache.foresight, 0, r->cache.ghost.reads);
+    for (uint32_t rank = 0; rank < WASTE_FORESIGHT_RANKS; rank++)
+        r->cache.foresight.rate[rank] = (struct waste_foresight_rate){1e6f, 1e6f};
 }
 
 static void destroy(struct rig *r)
