@@ -18,7 +18,11 @@ int waste_chat_init(struct waste_chat *c, const struct waste_args *args)
     c->attached = json_array();
     if (c->messages == NULL || c->images == NULL || c->attached == NULL)
         return waste_fail(1, "out of memory");
-    return args->system_text != NULL ? waste_chat_system(c, args->system_text) : 0;
+    if (args->system_text == NULL)
+        return 0;
+    return waste_chat_system(c, args->system_text) == 0
+               ? 0
+               : waste_fail(2, "option --system: the text is no UTF-8");
 }
 
 void waste_chat_finish(struct waste_chat *c)
@@ -304,10 +308,8 @@ int waste_chat_system(struct waste_chat *c, const char *text)
     json_t *message =
         json_pack("{s:s, s:s}", "role", "system", "content", text != NULL ? text : "");
 
-    if (message == NULL) {
-        waste_chat_tell(c, "error", "that is no UTF-8");
-        return 0;
-    }
+    if (message == NULL)
+        return -EINVAL;
     if (has_role(json_array_get(c->messages, 0), "system"))
         json_array_remove(c->messages, 0);
     if (text != NULL && *text != '\0')

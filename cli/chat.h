@@ -38,7 +38,7 @@ int waste_chat_retry(struct waste_chat *c);
 
 void waste_chat_reset(struct waste_chat *c);
 
-/* Sets, replaces or (NULL or empty) removes the system message. */
+/* Sets, replaces or (NULL or empty) removes the system message. 0 or -EINVAL (no UTF-8). */
 int waste_chat_system(struct waste_chat *c, const char *text);
 
 /* {"messages": [...]}, as `render` takes it. -errno or -EINVAL with err. */

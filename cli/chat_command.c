@@ -90,11 +90,12 @@ static int cmd_load(struct waste_chat *c, const char *rest)
 
 static int cmd_system(struct waste_chat *c, const char *rest)
 {
-    int rc = waste_chat_system(c, rest);
-
-    waste_chat_tell(c, "info",
-                    *rest != '\0' ? "the system message is set" : "there is no system message");
-    return rc;
+    if (waste_chat_system(c, rest) != 0)
+        waste_chat_tell(c, "error", "that is no UTF-8");
+    else
+        waste_chat_tell(c, "note",
+                        *rest != '\0' ? "the system message is set" : "there is no system message");
+    return 0;
 }
 
 static int cmd_image(struct waste_chat *c, const char *rest)

@@ -64,6 +64,12 @@ class Pipe(waste.Test):
         with open(path("reset.json")) as f:
             self.assertEqual([m["role"] for m in json.load(f)["messages"]], ["system", "user", "assistant"])
 
+    def test_text_that_is_no_utf8_is_refused(self):
+        r = waste.waste_run("chat", waste.DEMO, "-q", stdin=b"\xff\n/system \xfe\n" + QUESTION.encode() + b"\n")
+        self.assertEqual(r.out.decode(), ANSWER + "\n")
+        self.assertEqual([l for l in r.error_lines()], ["waste-run: that is no UTF-8"] * 2)
+        self.refused(waste.waste_run("chat", waste.DEMO, "--system", b"\xff", stdin=b""), "--system", codes=(2,))
+
     def test_settings_hold_from_then_on(self):
         r = self.ok(chat(["/set n 2", QUESTION, "/set", "/set n 3", QUESTION], "-q"))
         lines = r.out.decode().splitlines()

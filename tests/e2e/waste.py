@@ -73,7 +73,7 @@ class Result:
 
     def __str__(self):
         return "%s\nexit %s\nstdout: %s\nstderr: %s" % (
-            " ".join(self.argv), self.code, self.out[:2000].decode("utf-8", "replace"), self.err[:4000].decode("utf-8", "replace"))
+            ascii(" ".join(self.argv)), self.code, self.out[:2000].decode("utf-8", "replace"), self.err[:4000].decode("utf-8", "replace"))
 
     def json(self):
         return json.loads(self.out)
@@ -84,7 +84,7 @@ class Result:
 
 def waste_run(*args, limit=None, stdin=None, env=None, program=RUN):
     """Runs waste-run to its end. A process over its limit is killed and the test fails."""
-    argv = [program] + [str(a) for a in args]
+    argv = [program] + [os.fsdecode(a) if isinstance(a, bytes) else str(a) for a in args]
     p = subprocess.Popen(argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
     try:
