@@ -94,7 +94,8 @@ class Chat:
         self.errors = []
         self.drain = threading.Thread(target=lambda: self.errors.extend(self.p.stderr), daemon=True)
         self.drain.start()
-        self.watchdog = threading.Timer(4 * waste.LIMIT, self.p.kill)
+        self.watchdog = threading.Timer(waste.LIMIT, self.p.kill)
+        self.watchdog.daemon = True
         self.watchdog.start()
 
     def send(self, text):
@@ -109,9 +110,9 @@ class Chat:
             if not line:
                 raise AssertionError("the chat ended: exit %s\n%s\n%s" % (self.p.wait(), b"".join(lines), b"".join(self.errors)))
             lines.append(line)
-            if line.startswith(b"router restarts:"):
+            if line.split()[:1] == [b"predictions"]:  # the last of the counters
                 text = b"".join(lines)
-                return text[:text.rindex(b"context: ")]
+                return text[:text.rindex(b"\nturns ") + 1] if b"\nturns " in text else b""
 
     def ask(self, text):
         self.send(text)

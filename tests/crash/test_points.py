@@ -11,7 +11,7 @@ class Points(crash.Test):
         rules = []
         for life, point in enumerate(chosen, 1):
             often = point not in crash.EVERYWHERE and not point.startswith(("trunk", "request", "repl", "rebuild"))
-            hit = self.random.randint(1, 12) if often else 1
+            hit = self.random.randint(1, 4) if often else 1
             action = crash.DEADLY[(turn + life) % len(crash.DEADLY)]
             rules.append("%s:%s:%s:%d:%d" % (stage, point, action, hit, life))
         return rules
