@@ -34,6 +34,7 @@ static void run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn 
 
     waste_team_run(f->team, fn, f, tasks, most);
     f->phase_ns[phase] += waste_forward_now_ns() - start;
+    WASTE_POINT(PHASE);
 }
 
 void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
