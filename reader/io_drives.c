@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { NOBODY = UINT16_MAX, RESULTS = 32, BLOCK = 4096, REFUSALS = 3 };
+enum { MAX_STALLS = 32, NOBODY = UINT16_MAX, RESULTS = 32, BLOCK = 4096, REFUSALS = 3 };
 
 /* Less than this is read in no time at any depth. */
 #define PROBE_LEAST_BYTES (UINT64_C(256) << 20)
@@ -19,6 +19,9 @@ struct job {
     uint16_t parts, begun, left;
     uint16_t drive;
     uint16_t next; /* of a queue, or free */
+    bool queued;
+    uint16_t stalls; /* parts asked again after EINTR or EAGAIN */
+    uint32_t again;  /* bit n: part n is to be asked again */
     int32_t result[WASTE_IO_PARTS];
 };
 
@@ -64,6 +67,7 @@ const char *waste_io_rung_name(enum waste_io_mode mode, bool direct)
 static void append(struct drives_io *u, struct queue *q, uint16_t job)
 {
     u->job[job].next = NOBODY;
+    u->job[job].queued = true;
     *(q->first == NOBODY ? &q->first : &u->job[q->last].next) = job;
     q->last = job;
 }
@@ -79,6 +83,7 @@ static uint16_t take(struct drives_io *u, struct queue *q, uint32_t tag, bool ma
         *(before == NOBODY ? &q->first : &u->job[before].next) = u->job[j].next;
         if (q->last == j)
             q->last = before;
+        u->job[j].queued = false;
         return j;
     }
     return NOBODY;
@@ -110,6 +115,8 @@ static bool queue(struct waste_io *io, const struct waste_io_read *read)
         j->piece = (read->bytes / WASTE_IO_PARTS / BLOCK + 1) * BLOCK;
     j->parts = (uint16_t)((read->bytes + j->piece - 1) / j->piece);
     j->begun = 0;
+    j->stalls = 0;
+    j->again = 0;
     j->left = j->parts;
     struct drive *d = &u->drive[j->drive];
     append(u, read->urgent ? &d->urgent : &d->other, at);
@@ -120,15 +127,19 @@ static bool queue(struct waste_io *io, const struct waste_io_read *read)
 static bool begin_part(struct drives_io *u, struct drive *d, uint16_t at)
 {
     struct job *j = &u->job[at];
-    uint32_t off = j->begun * j->piece, left = j->read.bytes - off;
+    uint32_t number = j->again ? (uint32_t)__builtin_ctz(j->again) : j->begun;
+    uint32_t off = number * j->piece, left = j->read.bytes - off;
     struct waste_io_read part = j->read;
-    part.tag = (uint32_t)at * WASTE_IO_PARTS + j->begun;
+    part.tag = (uint32_t)at * WASTE_IO_PARTS + number;
     part.off += off;
     part.data = (uint8_t *)part.data + off;
     part.bytes = left < j->piece ? left : j->piece;
     if (!d->io->ops->queue(d->io, &part))
         return false;
-    j->begun++;
+    if (j->again)
+        j->again &= j->again - 1;
+    else
+        j->begun++;
     return true;
 }
 
@@ -149,8 +160,10 @@ static bool feed(struct drives_io *u, struct drive *d)
             continue;
         }
         any = true;
-        if (u->job[at].begun == u->job[at].parts)
+        if (u->job[at].begun == u->job[at].parts && u->job[at].again == 0) {
             q->first = u->job[at].next;
+            u->job[at].queued = false;
+        }
     }
     return any;
 }
@@ -181,6 +194,21 @@ static int32_t result_of(const struct job *j)
     return (int32_t)total;
 }
 
+/* A part that only met a busy moment is asked again by itself: together with the others it might
+ * meet one every time. */
+static bool ask_again(struct drives_io *u, struct drive *d, uint16_t at, uint32_t part,
+                      int32_t result)
+{
+    struct job *j = &u->job[at];
+    if ((result != -EINTR && result != -EAGAIN) || j->stalls == MAX_STALLS)
+        return false;
+    j->stalls++;
+    j->again |= UINT32_C(1) << part;
+    if (!j->queued)
+        append(u, j->read.urgent ? &d->urgent : &d->other, at);
+    return true;
+}
+
 static void collect(struct drives_io *u, struct drive *d)
 {
     struct waste_io_done done[RESULTS];
@@ -190,8 +218,9 @@ static void collect(struct drives_io *u, struct drive *d)
         for (uint32_t i = 0; i < n; i++) {
             uint16_t at = (uint16_t)(done[i].tag / WASTE_IO_PARTS);
             struct job *j = &u->job[at];
-            j->result[done[i].tag % WASTE_IO_PARTS] = done[i].result;
-            if (--j->left == 0)
+            uint32_t part = done[i].tag % WASTE_IO_PARTS;
+            j->result[part] = done[i].result;
+            if (!ask_again(u, d, at, part, done[i].result) && --j->left == 0)
                 u->over[u->ended++] = at;
         }
     } while (n == RESULTS);

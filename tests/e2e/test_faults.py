@@ -38,10 +38,40 @@ class Faults(waste.Test):
                     r = self.ok(self.run_with(fault, io))
                     self.assertEqual(r.json()["ids"], self.want)
 
+    def test_records_that_are_read_in_pieces(self):
+        """Records of more than a megabyte are several reads; one of them may fail."""
+        model = waste.synth_config("big-records", hidden_size=512, moe_intermediate_size=2048, num_hidden_layers=4,
+                                   num_experts=8, num_experts_per_token=2)
+        record = self.ok(waste.waste_run("info", model, "--json")).json()["record_bytes"]
+        self.assertGreater(record, 2 << 19)
+        args = ["run", model, "--ids", "5,17,400,23", "--raw", "-n", 12, "--ignore-eos", "--temp", 0, "--json", "-q"]
+        floor = self.plan(model)["floor_bytes"] // 1024 + 1
+        want = self.ok(waste.waste_run(*args)).json()["ids"]
+        faults = ["short=100000", "short=524287", "eintr=3", "eagain=2", "badcrc=4", "nodirect=1", "latedirect=1", "full=3",
+                  "short=300000,eintr=5,full=7"]
+        for fault in faults + ["eio=%d" % k for k in (range(1, 61) if waste.LONG else (1, 2, 3, 11))]:
+            for io in ("auto", "pread"):
+                with self.subTest(fault=fault, io=io):
+                    r = waste.waste_run(*args, "--io", io, "--budget", "%dK" % floor, env={"WASTE_FAULT": fault},
+                                        program=os.path.join(self.bin, "waste-run"))
+                    self.assertEqual(self.ok(r).json()["ids"], want)
+
     def test_a_dead_disk_is_one_line_that_names_file_layer_and_expert(self):
         for io in ("auto", "pread"):
             line = self.refused(self.run_with("eioall=1", io), codes=(1,))
             self.assertRegex(line, r"experts-L1\.bin: layer 1 expert \d+: read failed: Input/output error")
+
+    def test_a_disk_that_is_busy_for_ever_is_one_line(self):
+        for fault, text in (("eagain=1", "temporarily unavailable"), ("eintr=1", "Interrupted")):
+            for io in ("auto", "pread"):
+                with self.subTest(fault=fault, io=io):
+                    self.refused(self.run_with(fault, io), "experts-L1.bin: layer 1 expert", text, codes=(1,))
+
+    def test_o_direct_that_is_forced_and_goes_away_is_an_error(self):
+        for io in ("uring+direct", "pread+direct"):
+            self.refused(self.run_with("nodirect=1", io), "is not available", codes=(2,))
+            # granted at the first read, refused later: not a silent change either
+            self.refused(self.run_with("latedirect=1", io), "Invalid argument", codes=(1,))
 
     def test_io_uring_that_is_forced_and_refused_is_an_error(self):
         self.refused(self.run_with("uring=1", "uring"), "io_uring is not available", codes=(2,))

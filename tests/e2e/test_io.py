@@ -1,6 +1,5 @@
 """Every rung of the ladder and every refusal of the kernel: the same ids, or one line and exit 2."""
 import errno
-import json
 import os
 import resource
 import shutil
@@ -173,21 +172,7 @@ class Io(waste.Test):
 
 def big_banks():
     """A container whose experts are most of it: some 80 MB."""
-    path = os.path.join(waste.scratch(), "big-banks.json")
-    with open(path, "w") as f:
-        json.dump({"model_type": "kimi_linear", "first_k_dense_replace": 1, "num_shared_experts": 1,
-                   "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "num_expert_group": 1,
-                   "topk_group": 1, "routed_scaling_factor": 2.446, "q_lora_rank": None, "mla_use_nope": True,
-                   "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "hidden_act": "silu",
-                   "num_nextn_predict_layers": 0, "hidden_size": 256, "num_hidden_layers": 6, "intermediate_size": 512,
-                   "moe_intermediate_size": 96, "num_experts": 600, "num_experts_per_token": 4,
-                   "num_attention_heads": 8, "num_key_value_heads": 8, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
-                   "v_head_dim": 32, "kv_lora_rank": 64, "vocab_size": 512,
-                   "linear_attn_config": {"head_dim": 32, "num_heads": 8, "short_conv_kernel_size": 4}}, f)
-    out = os.path.join(waste.scratch(), "big-banks")
-    if not os.path.exists(os.path.join(out, "manifest.json")):
-        subprocess.run([waste.FETCH, "synth", "-q", "--shape", path, out], check=True, timeout=waste.LIMIT)
-    return out
+    return waste.synth_config("big-banks", num_experts=600)
 
 
 class Diskbench(waste.Test):

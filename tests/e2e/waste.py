@@ -222,6 +222,24 @@ def synth(shape, *options, name=None):
     return path
 
 
+def synth_config(name, **changes):
+    """The path of a synthetic container of Kimi-Linear's parts, small but for the changes; made on first use."""
+    config = {"model_type": "kimi_linear", "first_k_dense_replace": 1, "num_shared_experts": 1, "moe_renormalize": True,
+              "moe_router_activation_func": "sigmoid", "num_expert_group": 1, "topk_group": 1,
+              "routed_scaling_factor": 2.446, "q_lora_rank": None, "mla_use_nope": True, "rms_norm_eps": 1e-05,
+              "tie_word_embeddings": False, "hidden_act": "silu", "num_nextn_predict_layers": 0, "hidden_size": 256,
+              "num_hidden_layers": 6, "intermediate_size": 512, "moe_intermediate_size": 96, "num_experts": 24,
+              "num_experts_per_token": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "qk_nope_head_dim": 32,
+              "qk_rope_head_dim": 16, "v_head_dim": 32, "kv_lora_rank": 64, "vocab_size": 512,
+              "linear_attn_config": {"head_dim": 32, "num_heads": 8, "short_conv_kernel_size": 4}}
+    path = os.path.join(scratch(), name)
+    if not os.path.exists(os.path.join(path, "manifest.json")):
+        with open(path + ".json", "w") as f:
+            json.dump(dict(config, **changes), f)
+        subprocess.run([FETCH, "synth", "-q", "--shape", path + ".json", path], check=True, timeout=LIMIT)
+    return path
+
+
 def copy_container(source, name):
     """A copy whose files are links, so that one of them can be replaced. Returns its path."""
     path = os.path.join(scratch(), name)

@@ -242,7 +242,7 @@ static void what_failed_makes_the_record_short_or_is_its_result(void **state)
         {{P, P, P, 0}, 3 * P},
         {{0, 0, 0, 0}, 0},
         {{-EINVAL, -EINVAL, P, P}, -EINVAL},
-        {{P, P, P, -EINTR}, 3 * P},
+        {{P, P, P, -ENXIO}, 3 * P},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct waste_io *io = create(64, WASTE_IO_URING);
@@ -256,6 +256,38 @@ static void what_failed_makes_the_record_short_or_is_its_result(void **state)
         assert_int_equal(done.result, cases[i].result);
         waste_io_destroy(io);
     }
+}
+
+static void a_piece_that_was_interrupted_is_asked_again_by_itself(void **state)
+{
+    (void)state;
+    static const int32_t busy[] = {-EINTR, -EAGAIN};
+    struct waste_io *io = create(3, WASTE_IO_URING);
+    struct waste_io_done done;
+    assert_true(ask(io, 3, 3 * WASTE_IO_PIECE, true));
+    io->ops->submit(io);
+    finish(made[0], 0, WASTE_IO_PIECE);
+    finish(made[0], 1, WASTE_IO_PIECE);
+    uint64_t off = made[0]->read[0].off;
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(made[0]->reads, 1);
+        assert_int_equal(made[0]->read[0].off, off);
+        assert_int_equal(made[0]->read[0].bytes, WASTE_IO_PIECE);
+        finish(made[0], 0, busy[i % 2]);
+        assert_int_equal(io->ops->reap(io, &done, 1), 0);
+    }
+    finish(made[0], 0, WASTE_IO_PIECE);
+    assert_int_equal(io->ops->reap(io, &done, 1), 1);
+    assert_int_equal(done.result, 3 * WASTE_IO_PIECE);
+    assert_true(ask(io, 4, 2 * WASTE_IO_PIECE, true)); /* but not for ever */
+    io->ops->submit(io);
+    uint32_t n = 0;
+    while (io->ops->reap(io, &done, 1) == 0 && n++ < 100000)
+        while (made[0]->reads > 0)
+            finish(made[0], 0, -EAGAIN);
+    assert_int_equal(done.result, -EAGAIN);
+    assert_int_equal(made[0]->reads, 0);
+    waste_io_destroy(io);
 }
 
 /* Tags of the reads in the kernel, as digits. */
@@ -532,6 +564,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_is_read_in_pieces_that_cover_it_once),
         cmocka_unit_test(what_failed_makes_the_record_short_or_is_its_result),
+        cmocka_unit_test(a_piece_that_was_interrupted_is_asked_again_by_itself),
         cmocka_unit_test(the_kernel_has_no_more_than_the_depth_and_is_fed_at_once),
         cmocka_unit_test(demand_goes_first_and_what_becomes_demand_too),
         cmocka_unit_test(what_has_not_begun_can_be_forgotten),
