@@ -102,20 +102,6 @@ static int encode_newest(struct waste_chat *c, struct waste_ids *out, struct was
 
 /* ---- a turn ---- */
 
-static const char *status_word(enum waste_reply_status status)
-{
-    switch (status) {
-    case WASTE_REPLY_LENGTH:
-        return "length";
-    case WASTE_REPLY_CONTEXT:
-        return "context";
-    case WASTE_REPLY_CANCELLED:
-        return "cancelled";
-    default:
-        return "stop";
-    }
-}
-
 static void show_bar(const struct waste_chat *c)
 {
     const char *dim = waste_output_colour() ? "\033[2m" : "", *plain = *dim ? "\033[0m" : "";
@@ -140,7 +126,7 @@ static void show_end(const struct waste_chat *c, json_t *message)
         return;
     }
     event = json_pack("{s:s, s:s, s:O, s:I, s:I}", "event", "end", "status",
-                      status_word(c->outcome.status), "message", message, "context",
+                      waste_output_why(c->outcome.status), "message", message, "context",
                       (json_int_t)c->ids.count, "ctx", (json_int_t)c->e.pipeline.options.ctx);
     numbers = waste_output_json(&c->outcome);
     if (event != NULL && numbers != NULL)

@@ -5,6 +5,7 @@
 #include "cli/attach.h"
 #include "cli/cmd.h"
 #include "cli/engine.h"
+#include "cli/output.h"
 #include "cli/units.h"
 
 int waste_cmd_budget(const struct waste_args *args)
@@ -26,10 +27,16 @@ int waste_cmd_budget(const struct waste_args *args)
         /* relaxed: written before the answer was sent */
         uint32_t slots = atomic_load_explicit(&a.shm.control->slots_budget, memory_order_relaxed);
         uint64_t total = atomic_load_explicit(&a.shm.control->budget_bytes, memory_order_relaxed);
-        printf("%s in all, %u slots for experts%s\n",
-               waste_units_format_size(total, size, sizeof(size)), slots,
-               slots == a.shm.control->slot_count ? ", all there is room for" : "");
+        if (args->json)
+            rc = waste_output_print_json(json_pack("{s:I, s:I}", "budget_bytes", (json_int_t)total,
+                                                   "slots", (json_int_t)slots));
+        else
+            printf("%s in all, %u slots for experts%s\n",
+                   waste_units_format_size(total, size, sizeof(size)), slots,
+                   slots == a.shm.control->slot_count ? ", all there is room for" : "");
+        waste_attach_close(&a);
+        return rc;
     }
     waste_attach_close(&a);
-    return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
+    return waste_fail(rc, "%s", err.text);
 }

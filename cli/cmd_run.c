@@ -22,6 +22,9 @@ static int print_result(const struct waste_output *o, const struct waste_outcome
                    object, "text",
                    json_stringn(o->text.bytes > 0 ? o->text.data : "", o->text.bytes)) == 0;
     ok = json_object_set_new(object, "ids", ids) == 0 && ok;
+    if (ok)
+        ok = json_object_set_new(object, "status",
+                                 json_string(waste_output_why(outcome->status))) == 0;
     if (ok && o->message.thinking.bytes > 0)
         ok = json_object_set_new(
                  object, "thinking",

@@ -191,15 +191,29 @@ void waste_output_end(struct waste_output *o)
         fputs("\r\033[K", stderr);
 }
 
+const char *waste_output_why(enum waste_reply_status status)
+{
+    switch (status) {
+    case WASTE_REPLY_LENGTH:
+        return "length";
+    case WASTE_REPLY_CONTEXT:
+        return "context";
+    case WASTE_REPLY_CANCELLED:
+        return "cancelled";
+    default:
+        return "stop";
+    }
+}
+
 void waste_output_status(const struct waste_outcome *outcome, char *buf, size_t room)
 {
     uint64_t hits = outcome->counter[WASTE_C_HITS], misses = outcome->counter[WASTE_C_MISSES];
     double share = hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 100;
 
     snprintf(buf, room,
-             "%u tokens, %.2f tokens/s, prompt %u in %.2f s, %.0f %% of experts in memory",
-             outcome->tokens, waste_outcome_rate(outcome), outcome->prompt_tokens,
-             outcome->prefill_seconds, share);
+             "%u tokens%s, %.2f tokens/s, prompt %u in %.2f s, %.0f %% of experts in memory",
+             outcome->tokens, outcome->status == WASTE_REPLY_LENGTH ? " (all that -n allows)" : "",
+             waste_outcome_rate(outcome), outcome->prompt_tokens, outcome->prefill_seconds, share);
 }
 
 json_t *waste_output_json(const struct waste_outcome *o)

@@ -51,6 +51,9 @@ void waste_output_end(struct waste_output *o);
 /* May stdout have colours: a terminal, and NO_COLOR is not set. */
 bool waste_output_colour(void);
 
+/* Why a reply ended: stop, length, context or cancelled, the words of JSON. */
+const char *waste_output_why(enum waste_reply_status status);
+
 /* "48 tokens, 31.2 tokens/s, prompt 32 in 0.51 s, 93 % of experts in memory" */
 void waste_output_status(const struct waste_outcome *outcome, char *buf, size_t room);
 

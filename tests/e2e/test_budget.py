@@ -72,7 +72,9 @@ class Budget(waste.Test):
                 if i == 2:
                     self.ok(waste.waste_run("restart", "all", "--pid", p.pid))
                     self.settled(p, slots)
-            self.ok(self.budget(p, "1G"))
+            said = self.ok(waste.waste_run("budget", "1G", "--pid", p.pid, "--json")).json()
+            self.assertEqual(said["slots"], self.floor["expert_slots"])
+            self.assertLess(said["budget_bytes"], 1 << 30)
         finally:
             waste.waste_run("stop", "--pid", p.pid)
             r = waste.finish(p)

@@ -35,6 +35,12 @@ class Streams(waste.Test):
             self.assertIsInstance(got["experts"][key], int, key)
         self.assertEqual(got["restarts"], {"reader": 0, "compute": 0, "router": 0})
         self.assertEqual(got["tokens"], len(got["ids"]))
+        self.assertEqual(got["status"], "stop")
+
+    def test_a_reply_that_was_cut_off_says_so(self):
+        r = self.ok(waste.waste_run(waste.DEMO, QUESTION, "-n", 3))
+        self.assertIn(b"3 tokens (all that -n allows), ", r.err)
+        self.assertEqual(self.ok(waste.waste_run(waste.DEMO, QUESTION, "-n", 3, "--json")).json()["status"], "length")
 
     def test_every_expert_demanded_is_a_hit_or_a_miss(self):
         got = self.ok(waste.waste_run("run", waste.DEMO, QUESTION, "--json", "--lookahead", 0)).json()
