@@ -58,7 +58,10 @@ int waste_error_set(struct waste_error *err, int code, const char *format, ...)
 
 static int file_error(struct waste_error *err, const char *dir, const char *name, int error)
 {
-    return waste_error_set(err, -error, "%s/%s: %s", dir, name, strerror(error));
+    bool none = error == ENOENT && strcmp(name, "manifest.json") == 0;
+
+    return waste_error_set(err, -error, "%s/%s: %s%s", dir, name, strerror(error),
+                           none ? " (the directory is no container)" : "");
 }
 
 int waste_parse_file_bytes(const struct waste_parse *p, const char *name, uint64_t *out)
@@ -198,7 +201,7 @@ out:
 
 static int recheck_size(const struct waste_parse *p, const char *name, uint64_t min, uint64_t max)
 {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     int rc = waste_parse_file_bytes(p, name, &bytes);
     if (rc < 0)
         return rc;
