@@ -9,7 +9,7 @@
 
 /* One try after 1, 5 and 25 ms: a bus reset or a stray bit is over by then, a broken disk is not.
  */
-enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 1000, DIRECT_ALIGN = 4096 };
+enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 100, DIRECT_ALIGN = 4096 };
 
 /* Results a turn: checking a K3 record takes a millisecond, and new demand should not wait for
  * many, nor the heartbeat. */

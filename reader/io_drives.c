@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { MAX_STALLS = 32, NOBODY = UINT16_MAX, RESULTS = 32, BLOCK = 4096, REFUSALS = 3 };
+enum { MAX_STALLS = 8, NOBODY = UINT16_MAX, RESULTS = 32, BLOCK = 4096, REFUSALS = 3 };
 
 /* Less than this is read in no time at any depth. */
 #define PROBE_LEAST_BYTES (UINT64_C(256) << 20)

@@ -269,7 +269,7 @@ static void a_piece_that_was_interrupted_is_asked_again_by_itself(void **state)
     finish(made[0], 0, WASTE_IO_PIECE);
     finish(made[0], 1, WASTE_IO_PIECE);
     uint64_t off = made[0]->read[0].off;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 6; i++) {
         assert_int_equal(made[0]->reads, 1);
         assert_int_equal(made[0]->read[0].off, off);
         assert_int_equal(made[0]->read[0].bytes, WASTE_IO_PIECE);
