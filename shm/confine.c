@@ -105,7 +105,7 @@ static int trap(scmp_filter_ctx filter, const char *name, unsigned args,
 static int trap_all(scmp_filter_ctx filter, int dir_fd)
 {
     const struct scmp_arg_cmp code = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, PROT_EXEC);
-    const struct scmp_arg_cmp elsewhere = SCMP_A0(SCMP_CMP_NE, (scmp_datum_t)dir_fd);
+    const struct scmp_arg_cmp elsewhere = SCMP_A0(SCMP_CMP_NE, (scmp_datum_t)dir_fd, 0);
     int rc = 0;
 
     for (size_t i = 0; i < sizeof(told_of) / sizeof(told_of[0]) && rc == 0; i++)
@@ -140,7 +140,7 @@ static int allow_all(scmp_filter_ctx filter, const char *const *names, size_t co
 static int allow_some(scmp_filter_ctx filter)
 {
     const struct scmp_arg_cmp no_code = SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0);
-    const struct scmp_arg_cmp myself = SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid());
+    const struct scmp_arg_cmp myself = SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0);
     int rc = allow(filter, "mmap", 1, &no_code);
 
     if (rc == 0)
@@ -153,9 +153,9 @@ static int allow_some(scmp_filter_ctx filter)
 /* A bank that turns out to know no O_DIRECT loses the flag; fstat comes as newfstatat. */
 static int allow_of_reader(scmp_filter_ctx filter)
 {
-    const struct scmp_arg_cmp get = SCMP_A1(SCMP_CMP_EQ, F_GETFL);
-    const struct scmp_arg_cmp set = SCMP_A1(SCMP_CMP_EQ, F_SETFL);
-    const struct scmp_arg_cmp no_path = SCMP_A3(SCMP_CMP_EQ, AT_EMPTY_PATH);
+    const struct scmp_arg_cmp get = SCMP_A1(SCMP_CMP_EQ, F_GETFL, 0);
+    const struct scmp_arg_cmp set = SCMP_A1(SCMP_CMP_EQ, F_SETFL, 0);
+    const struct scmp_arg_cmp no_path = SCMP_A3(SCMP_CMP_EQ, AT_EMPTY_PATH, 0);
     int rc = allow_all(filter, of_reader, sizeof(of_reader) / sizeof(of_reader[0]));
 
     if (rc == 0)
@@ -173,14 +173,14 @@ static int allow_of_reader(scmp_filter_ctx filter)
 static int allow_new_files(scmp_filter_ctx filter, int dir_fd)
 {
     const struct scmp_arg_cmp create[] = {
-        SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)dir_fd),
-        SCMP_A2(SCMP_CMP_EQ, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC),
+        SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)dir_fd, 0),
+        SCMP_A2(SCMP_CMP_EQ, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0),
     };
     const struct scmp_arg_cmp within[] = {
-        SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)dir_fd),
-        SCMP_A2(SCMP_CMP_EQ, (scmp_datum_t)dir_fd),
+        SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)dir_fd, 0),
+        SCMP_A2(SCMP_CMP_EQ, (scmp_datum_t)dir_fd, 0),
     };
-    const struct scmp_arg_cmp in_dir = SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)dir_fd);
+    const struct scmp_arg_cmp in_dir = SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)dir_fd, 0);
     int rc = allow(filter, "openat", 2, create);
 
     if (rc == 0)

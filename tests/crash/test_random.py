@@ -59,6 +59,9 @@ class Random(crash.Test):
         what = "WASTE_RUN=%d: WASTE_INJECT=%s waste-run %s, %d killed from outside\n%s" % (
             seed, ",".join(rules), " ".join(args), killed, r)
         deaths = len([l for l in r.error_lines() if l.startswith("inject: ")]) + killed
+        if r.code == 1 and b" died 5 times within 10 s at token position" in r.err and deaths >= 5:
+            self.given_up.append(seed)  # that is the rule, and chance may make it so
+            return deaths, None
         if r.code != 0:
             return deaths, what
         return deaths, None if r.json()["ids"] == self.want else "other ids\n" + what
@@ -92,8 +95,11 @@ class Random(crash.Test):
 
     def test_kills_at_random(self):
         self.goal = KILLS
+        self.given_up = []
         (kills, runs), found = self.work(self.one_run)
-        print("%d kills in %d runs" % (kills, runs), file=sys.stderr)
+        print("%d kills in %d runs, %d of them given up after five at one token" % (kills, runs, len(self.given_up)),
+              file=sys.stderr)
+        self.assertLessEqual(len(self.given_up), 1 + runs // 20)
         self.assertEqual(found, [], found[0] if found else "")
 
     def one_hang(self, seed):
