@@ -175,6 +175,21 @@ static double best_of_raw(struct waste_disk *disk)
     return best;
 }
 
+/* The same in batches, as layers come: so many at once, and the next when all are there. */
+static double raw_batches(struct waste_disk *disk, uint32_t top_k, int batches)
+{
+    struct waste_disk_rate rate;
+    struct waste_error err;
+    double bytes = 0, seconds = 0;
+    for (int i = 0; i < batches; i++) {
+        if (waste_disk_measure(disk, top_k, 0, &rate, &err) < 0)
+            die("disk", err.text);
+        bytes += (double)rate.bytes;
+        seconds += rate.seconds;
+    }
+    return bytes / seconds / 1e9;
+}
+
 int main(int argc, char **argv)
 {
     static struct rig r;
@@ -196,6 +211,9 @@ int main(int argc, char **argv)
     for (int n = 0; n < rounds; n++) {
         printf("raw, GB/s at depth");
         double before = best_of_raw(&disk), first = 0;
+        uint32_t top_k = r.model->config.top_k;
+        double batches =
+            raw_batches(&disk, top_k < WASTE_DISK_DEPTH ? top_k : WASTE_DISK_DEPTH, layers);
         uint64_t bytes = counter(&r, WASTE_C_BYTES_READ);
         uint64_t reads = counter(&r, WASTE_C_READS);
         double cpu = reader_cpu(&r), start = now_s();
@@ -203,9 +221,10 @@ int main(int argc, char **argv)
             layer(&r, r.moe[(uint32_t)l % r.moe_count], &first), r.step += l % 26 == 25;
         double seconds = now_s() - start;
         double gb = (double)(counter(&r, WASTE_C_BYTES_READ) - bytes) / seconds / 1e9;
-        printf("; reader %.2f GB/s, %.2f of the best, first expert after %.2f ms, all after %.2f; "
+        printf(", in batches %.2f; reader %.2f GB/s, %.2f of the best, %.2f of batches; first "
+               "expert after %.2f ms, all after %.2f; "
                "CPU %.2f ms a record\n",
-               gb, gb / before, first / layers * 1e3, seconds / layers * 1e3,
+               batches, gb, gb / before, gb / batches, first / layers * 1e3, seconds / layers * 1e3,
                (reader_cpu(&r) - cpu) * 1e3 / (double)(counter(&r, WASTE_C_READS) - reads));
         fflush(stdout);
         r.step++;
