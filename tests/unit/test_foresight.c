@@ -34,7 +34,7 @@ static void nothing_is_read_before_it_is_paid_for(void **state)
     assert_false(waste_foresight_allows(&f, 0.01f));
     assert_true(waste_foresight_allows(&f, 0.0f));
     waste_foresight_count(&f, 1000, 1000);
-    assert_true(waste_foresight_allows(&f, 0.5f)); /* a full account */
+    assert_true(waste_foresight_allows(&f, 0.5f));  /* a full account */
     assert_false(waste_foresight_allows(&f, 0.9f)); /* is not there to be wasted */
     waste_foresight_count(&f, 33, 1000);
     assert_false(waste_foresight_allows(&f, 0.5f)); /* a nearly empty one */
