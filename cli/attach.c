@@ -186,7 +186,9 @@ int waste_attach_open(uint32_t pid, struct waste_attached *out, struct waste_err
             rc = waste_control_attach(out->map.base, out->map.bytes, &out->shm);
         if (rc != 0)
             rc = waste_error_set(err, 1, "waste-run %u: its control segment %s", pid,
-                                 rc == -EPROTO ? "has another version" : "makes no sense");
+                                 rc == -EPROTO
+                                     ? "is another version's: use the waste-run it was started with"
+                                     : "makes no sense");
     }
     if (control >= 0)
         close(control);

@@ -21,7 +21,6 @@
 #include "shm/slot.h"
 
 #define WASTE_CONTROL_MAGIC UINT64_C(0x316c727463747377) /* "wstctrl1" */
-enum { WASTE_CONTROL_VERSION = 1 };
 
 /* Stages: X(ID, program). The supervisor starts them in this order. */
 #define WASTE_STAGES(X)                                                                            \
@@ -101,8 +100,7 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
       "predictions not read: passed, resident or no room")                                         \
     X(PREFETCH_CANCELLED, "prefetch_cancelled", READER,                                            \
       "predictions taken back: their layer was over before their read began")                      \
-    X(PREFETCH_WASTED, "prefetch_wasted", READER,                                                  \
-      "of those, not demanded when their layer came")                                              \
+    X(PREFETCH_WASTED, "prefetch_wasted", READER, "of those, not demanded when their layer came")  \
     X(PREFETCH_WITHHELD, "prefetch_withheld", READER,                                              \
       "predictions not read because too many like them were wrong")                                \
     X(WARMED, "warmed", READER, "experts read at the start because earlier runs used them")        \
@@ -263,7 +261,8 @@ struct waste_control {
     _Atomic uint32_t pressure_shrinks;   /* supervisor: how often the machine wanted memory back */
     _Atomic uint64_t budget_bytes;       /* supervisor: for people */
     struct waste_drive_record drive[WASTE_DRIVE_RECORDS];
-    /* reader: predictions by rank, the likeliest first, whose layer's demand came; of those, right */
+    /* reader: predictions by rank, the likeliest first, whose layer's demand came; of those, right
+     */
     _Atomic uint64_t rank_predicted[WASTE_RANK_RECORDS], rank_right[WASTE_RANK_RECORDS];
     struct waste_options options;
     struct waste_bell reader_bell;  /* rung by compute, router, supervisor; carries the eventfd */
@@ -277,6 +276,12 @@ struct waste_control {
 };
 
 enum { WASTE_DEMAND_RING = 64, WASTE_PREFETCH_RING = 64, WASTE_HIDDEN_RING = 8 };
+
+/* The layout's number, and what tells two builds apart whose tables differ: counters and sizes. */
+enum {
+    WASTE_CONTROL_VERSION =
+        1 << 28 | WASTE_COUNTER_COUNT << 16 | (sizeof(struct waste_control) / 64 & 0xffff),
+};
 
 /* Checked pointers into a mapped control segment. Plain process-local memory. */
 struct waste_shm {

@@ -1,6 +1,6 @@
 """What the crash tests share: the table of injection points, runs with kills in them, a look at what is left.
 
-Builds on tests/e2e/waste.py. Seeds are printed; WASTE_SEED repeats a run.
+Builds on tests/e2e/waste.py. Seeds are printed; WASTE_TEST_SEED repeats a run.
 """
 import json
 import os

@@ -43,9 +43,9 @@ def scratch():
 
 
 def seed():
-    """The run's random seed: printed, and taken from WASTE_SEED to repeat a run."""
-    s = int(os.environ.get("WASTE_SEED") or random.SystemRandom().randrange(1 << 32))
-    print("seed: WASTE_SEED=%d" % s, file=sys.stderr, flush=True)
+    """The run's random seed: printed, and taken from WASTE_TEST_SEED to repeat a run."""
+    s = int(os.environ.get("WASTE_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
+    print("seed: WASTE_TEST_SEED=%d" % s, file=sys.stderr, flush=True)
     return random.Random(s)
 
 
