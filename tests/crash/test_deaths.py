@@ -271,30 +271,6 @@ class Deaths(crash.Test):
         self.assertEqual(undisturbed.ask("Hello"), answer, "and it goes on")
         undisturbed.close()
 
-    # ---- how long it takes ----
-
-    def test_the_next_token_comes_soon(self):
-        for name in ("compute", "reader"):
-            with self.subTest(name):
-                p = waste.start(*[a for a in self.arguments(2000) if a != "--json"], bufsize=0)
-                seen = b""
-                while len(seen) < 200:
-                    seen += os.read(p.stdout.fileno(), 4096)
-                slowest = 0
-                for _ in range(5):
-                    pid = waste.wait_for(name, lambda: p.poll() is not None or waste.stages_of(p.pid).get(name))
-                    if p.poll() is not None:
-                        break
-                    os.kill(pid, signal.SIGKILL)
-                    begin = last = time.monotonic()
-                    while time.monotonic() < begin + 0.5:
-                        os.read(p.stdout.fileno(), 4096)
-                        now = time.monotonic()
-                        slowest, last = max(slowest, now - last), now
-                p.kill()
-                waste.finish(p)
-                print("kill -9 of %s: longest pause %.0f ms" % (name, 1e3 * slowest), file=sys.stderr)
-
 
 if __name__ == "__main__":
     crash.main()
