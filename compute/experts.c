@@ -114,6 +114,8 @@ static const char *reason(uint32_t error)
         return "record header is not what the manifest says";
     case WASTE_SLOT_BAD_CRC:
         return "checksum does not match";
+    case WASTE_SLOT_BAD_SCALE:
+        return "a row's scale is not finite";
     default:
         return "unknown error";
     }

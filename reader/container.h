@@ -57,6 +57,10 @@ uint32_t waste_record_check_header(const struct waste_model *model, uint32_t lay
  * WASTE_SLOT_BAD_CRC. */
 uint32_t waste_record_check_crc(const struct waste_model *model, const void *record);
 
+/* Every row scale [scale_off, crc_end) is finite. WASTE_SLOT_OK or WASTE_SLOT_BAD_SCALE. An
+ * infinite one may saturate in the activation and leave a finite, wrong answer. */
+uint32_t waste_record_check_scales(const struct waste_model *model, const void *record);
+
 /* Codebook number of a record whose header has been checked (codebook + 3 * stages <= codebooks).
  */
 uint32_t waste_record_codebook(const void *record);

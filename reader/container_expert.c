@@ -280,6 +280,15 @@ uint32_t waste_record_check_crc(const struct waste_model *model, const void *rec
     return crc == get32(h + 36) ? WASTE_SLOT_OK : WASTE_SLOT_BAD_CRC;
 }
 
+uint32_t waste_record_check_scales(const struct waste_model *model, const void *record)
+{
+    const uint8_t *r = record;
+    uint32_t bad = 0;
+    for (uint32_t at = model->expert.scale_off; at < model->expert.crc_end; at += 2)
+        bad |= (get16(r + at) & 0x7c00) == 0x7c00; /* no branch: this is on the way of every read */
+    return bad ? WASTE_SLOT_BAD_SCALE : WASTE_SLOT_OK;
+}
+
 uint32_t waste_record_codebook(const void *record)
 {
     return get16((const uint8_t *)record + 10);

@@ -81,6 +81,7 @@ static void log_failure(struct waste_fetch *f, const struct waste_fetch_read *r,
         [WASTE_SLOT_SHORT] = "the file ends inside the record",
         [WASTE_SLOT_BAD_HEADER] = "the record's header is not what the manifest says",
         [WASTE_SLOT_BAD_CRC] = "the record's checksum is wrong",
+        [WASTE_SLOT_BAD_SCALE] = "a row's scale is not finite",
     };
     const struct waste_bank *bank = &waste_model_layer(f->shm->model, r->layer)->bank;
     struct waste_log *log = &f->shm->control->log[WASTE_STAGE_READER];
@@ -128,6 +129,8 @@ static void complete(struct waste_fetch *f, uint32_t slot)
     uint32_t error = waste_record_check_header(model, r->layer, r->expert, record);
     if (error == WASTE_SLOT_OK && f->shm->control->options.verify)
         error = waste_record_check_crc(model, record);
+    if (error == WASTE_SLOT_OK)
+        error = waste_record_check_scales(model, record);
     if (error != WASTE_SLOT_OK) {
         failed_try(f, slot, error, 0);
         return;

@@ -33,6 +33,7 @@ enum waste_slot_error {
     WASTE_SLOT_BAD_HEADER, /* magic, layer, expert, offsets or codebook are not what the model says
                             */
     WASTE_SLOT_BAD_CRC,
+    WASTE_SLOT_BAD_SCALE, /* a row's scale is infinite or not a number */
 };
 
 #define WASTE_SLOT_STATE_MASK UINT64_C(7)

@@ -281,6 +281,28 @@ static void each_payload_bit_of_a_record_counts(void **state)
     close_tiny(&t, m);
 }
 
+static void each_scale_of_a_record_must_be_finite(void **state)
+{
+    struct tiny t;
+    struct waste_model *m = open_tiny(&t, &tiny_linear);
+    uint8_t *r = malloc(m->expert.record_bytes);
+    read_record(&t, m, 4, 2, r);
+    assert_int_equal(waste_record_check_scales(m, r), WASTE_SLOT_OK);
+    for (uint32_t at = m->expert.scale_off; at < m->expert.crc_end; at += 2) {
+        const uint8_t low = r[at], high = r[at + 1];
+        const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e01}, good[] = {0x7bff, 0x0001, 0x8000};
+        for (int i = 0; i < 3; i++) {
+            r[at] = (uint8_t)bad[i], r[at + 1] = (uint8_t)(bad[i] >> 8);
+            assert_int_equal(waste_record_check_scales(m, r), WASTE_SLOT_BAD_SCALE);
+            r[at] = (uint8_t)good[i], r[at + 1] = (uint8_t)(good[i] >> 8);
+            assert_int_equal(waste_record_check_scales(m, r), WASTE_SLOT_OK);
+        }
+        r[at] = low, r[at + 1] = high;
+    }
+    free(r);
+    close_tiny(&t, m);
+}
+
 /* Made by a converter that is not ours. */
 static void the_demo_container_opens_and_its_records_check(void **state)
 {
@@ -344,6 +366,7 @@ int main(void)
         cmocka_unit_test(tied_embeddings_stand_in_for_a_missing_head),
         cmocka_unit_test(each_header_bit_of_a_record_counts),
         cmocka_unit_test(each_payload_bit_of_a_record_counts),
+        cmocka_unit_test(each_scale_of_a_record_must_be_finite),
         cmocka_unit_test(the_demo_container_opens_and_its_records_check),
         cmocka_unit_test(tensor_names_are_the_release_s),
         cmocka_unit_test(errors_are_one_printable_line),
