@@ -117,7 +117,12 @@ class Late(crash.Test):
         args[args.index("-n") + 1] = 60
         self.device.throttle(4 << 20)
         p = waste.start(*args)
-        kills = in_flight = 0
+        kills = in_flight = tokens = 0
+
+        def further():
+            s = p.poll() is None and crash.stats(p.pid)
+            return p.poll() is not None or s and s["counters"]["tokens"] > tokens
+
         while p.poll() is None and kills < (60 if waste.LONG else 8):
             pid = waste.stages_of(p.pid).get("reader")
             if pid is None:
@@ -129,6 +134,10 @@ class Late(crash.Test):
                 os.kill(pid, signal.SIGKILL)
                 kills += 1
                 in_flight += bool(s and s["reading"])
+                # five deaths at one token would end the request
+                s = crash.stats(p.pid)
+                tokens = s["counters"]["tokens"] if s else tokens
+                waste.wait_for("another token", further, 60 * waste.SLOW)
             except (ProcessLookupError, OSError):
                 pass
         r = self.ok(waste.finish(p))
