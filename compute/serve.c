@@ -13,7 +13,7 @@ enum { IDLE_WAIT_MS = 100 };
 /* One request, copied: nothing that is checked can change afterwards. */
 struct work {
     uint64_t seq;
-    uint32_t flags, prompt_end, max_tokens, eos_count;
+    uint32_t flags, prompt_end, max_tokens, eos_count, restore_position, restore_bank;
     struct waste_sampling how;
     uint32_t eos[WASTE_MAX_EOS];
     char error[WASTE_ERROR_TEXT];
@@ -52,6 +52,8 @@ static bool next_request(const struct waste_server *s, struct work *w)
         .prompt_end = r->prompt_end,
         .max_tokens = r->max_tokens,
         .eos_count = r->eos_count,
+        .restore_position = r->restore_position,
+        .restore_bank = r->restore_bank,
         .how = {.temperature = r->temperature,
                 .top_p = r->top_p,
                 .top_k = r->top_k,
@@ -92,23 +94,33 @@ static bool acceptable(struct waste_server *s, struct work *w)
         return REFUSE(w, "temperature %g is not a number from 0 on", (double)w->how.temperature);
     if (!(w->how.top_p > 0 && w->how.top_p <= 1))
         return REFUSE(w, "top-p %g is not above 0 and at most 1", (double)w->how.top_p);
-    for (uint32_t i = waste_commit_position(commit_word(s)); i < w->prompt_end; i++)
+    uint32_t position = waste_commit_position(commit_word(s)), end = w->prompt_end;
+    if (w->flags & WASTE_REQ_RESTORE && position >= end)
+        end = position + 1; /* a restored reply; below ctx, see begin_once() */
+    for (uint32_t i = position; i < end; i++)
         if (log[i] >= vocab)
             return REFUSE(w, "token %u at position %u is not below the vocabulary's %u", log[i], i,
                           vocab);
     return true;
 }
 
-/* A new conversation, once a request: the epoch remembers which request began it. */
-static void reset_once(struct waste_server *s, const struct work *w)
+/* A new conversation, or one that was put back; once a request: the epoch remembers which request
+ * began it. False: what is to be put back cannot be. */
+static bool begin_once(struct waste_server *s, struct work *w)
 {
-    uint64_t word = commit_word(s);
+    bool restore = w->flags & WASTE_REQ_RESTORE;
+    uint32_t position = restore ? w->restore_position : 0, bank = restore ? w->restore_bank : 0;
 
-    if (!(w->flags & WASTE_REQ_RESET) || waste_commit_epoch(word) == (uint32_t)w->seq)
-        return;
+    if (!(w->flags & (WASTE_REQ_RESET | WASTE_REQ_RESTORE)) ||
+        waste_commit_epoch(commit_word(s)) == (uint32_t)w->seq)
+        return true;
+    if (restore && (position == 0 || position >= s->header->ctx || bank > 1))
+        return REFUSE(w, "cannot restore position %u of bank %u in a context of %u", position, bank,
+                      s->header->ctx);
     /* release: pairs with a client's acquire */
-    atomic_store_explicit(&s->session->commit, waste_commit_word((uint32_t)w->seq, 0, 0),
+    atomic_store_explicit(&s->session->commit, waste_commit_word((uint32_t)w->seq, position, bank),
                           memory_order_release);
+    return true;
 }
 
 static bool is_end(const struct work *w, uint32_t token)
@@ -206,9 +218,9 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
 static void serve_request(struct waste_server *s, struct work *w)
 {
     WASTE_POINT(REQUEST_TAKEN);
-    reset_once(s, w);
+    bool begun = begin_once(s, w);
     WASTE_POINT(REQUEST_RESET);
-    if (!acceptable(s, w)) {
+    if (!begun || !acceptable(s, w)) {
         reply(s, w, WASTE_REPLY_ERROR);
         return;
     }

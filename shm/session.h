@@ -8,6 +8,11 @@
  * anywhere leaves the last commit whole; its successor redoes the step. There is no other sampler
  * state: the random number of log index i is a hash of (seed, i).
  *
+ * A restore puts a conversation's state back: while no request runs, the client writes the log, one
+ * bank and the latent rows [0, restore_position), and posts a request with WASTE_REQ_RESTORE that
+ * names position and bank. Compute commits them, once a request; what was the conversation before
+ * is gone from the client's first store on, so only a restore or a reset may follow.
+ *
  * Token log: [0, prompt_end) is the client's, written before it posts the request; log[i] for i >=
  * prompt_end is compute's, valid once position >= i. So tokens known = max(prompt_end, position +
  * 1) while a request generates.
@@ -22,12 +27,13 @@
 #include "shm/model.h"
 
 #define WASTE_SESSION_MAGIC UINT64_C(0x316e73737a747377) /* "wstzssn1" */
-enum { WASTE_SESSION_VERSION = 1, WASTE_ERROR_TEXT = 480 };
+enum { WASTE_SESSION_VERSION = 2, WASTE_ERROR_TEXT = 480 };
 
 /*
  * Commit word: bits 0-30 position, 31 bank, 32-63 epoch: the low bits of the `seq` of the request
- * that last reset the conversation, 0 before any did. So the reset of a request happens once, even
- * if compute dies in the middle of it, and the client knows the epoch its request will have.
+ * that last reset or restored the conversation, 0 before any did. So the reset of a request happens
+ * once, even if compute dies in the middle of it, and the client knows the epoch its request will
+ * have.
  */
 static inline uint32_t waste_commit_position(uint64_t word)
 {
@@ -50,7 +56,10 @@ enum waste_request_flag {
     WASTE_REQ_RESET = 1, /* start from position 0 and a zero state (log and prompt_end are the new
                             conversation's) */
     WASTE_REQ_IGNORE_EOS = 2, /* go on past end tokens */
-    WASTE_REQ_LOGITS = 4, /* leave the logits of the last computed position in the logits area */
+    WASTE_REQ_LOGITS = 4,  /* leave the logits of the last computed position in the logits area */
+    WASTE_REQ_RESTORE = 8, /* go on from restore_position in restore_bank. Where that is prompt_end
+                              or more, log[prompt_end .. restore_position] is the client's too:
+                              generated earlier, and part of this request's reply */
 };
 
 enum waste_reply_status {
@@ -75,6 +84,7 @@ struct waste_request {
     uint32_t eos_count;
     uint64_t seed;
     uint32_t eos[WASTE_MAX_EOS];
+    uint32_t restore_position, restore_bank; /* WASTE_REQ_RESTORE: 1 to ctx - 1; 0 or 1 */
 };
 
 /* Written by compute, or by the supervisor when compute is dead and not started again; `seq` last

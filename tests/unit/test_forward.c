@@ -220,6 +220,109 @@ static void test_a_conversation_goes_on_where_it_was(void **state)
     forward_rig_destroy(&r);
 }
 
+/* A conversation's state outside of its segment. */
+struct kept {
+    char *bank, *rows;
+    size_t bank_bytes, row_bytes; /* of all KDA layers; of one position in one MLA layer */
+    uint32_t position;
+};
+
+static char *rows_at(struct forward_rig *r, uint32_t layer)
+{
+    return (char *)r->env.session + r->env.conversation->latent_off +
+           layer * r->env.session->mla_layer_bytes;
+}
+
+static void take_out(struct forward_rig *r, struct kept *k)
+{
+    const struct waste_config *c = &r->model->config;
+    uint64_t word = r->env.conversation->commit;
+
+    k->position = waste_commit_position(word);
+    k->bank_bytes = c->kda_layers * r->env.session->kda_layer_bytes;
+    k->row_bytes = (size_t)4 * (c->kv_lora + c->rope_dim) * k->position;
+    k->bank = malloc(k->bank_bytes);
+    k->rows = malloc(k->row_bytes * c->mla_layers);
+    memcpy(k->bank, (char *)r->env.session + r->env.conversation->bank_off[waste_commit_bank(word)],
+           k->bank_bytes);
+    for (uint32_t i = 0; i < c->mla_layers; i++)
+        memcpy(k->rows + i * k->row_bytes, rows_at(r, i), k->row_bytes);
+}
+
+static void put_back(struct forward_rig *r, const struct kept *k, uint32_t bank)
+{
+    memcpy((char *)r->env.session + r->env.conversation->bank_off[bank], k->bank, k->bank_bytes);
+    for (uint32_t i = 0; i < r->model->config.mla_layers; i++)
+        memcpy(rows_at(r, i), k->rows + i * k->row_bytes, k->row_bytes);
+    r->env.conversation->request.restore_position = k->position;
+    r->env.conversation->request.restore_bank = bank;
+}
+
+static void test_a_conversation_that_was_put_back_goes_on_as_if_nothing_had_been(void **state)
+{
+    struct forward_rig r;
+    struct kept k;
+    uint32_t count, n, *ids = ids_of(json_array_get(cases, 0), "ids", &count);
+    uint32_t *greedy = ids_of(json_array_get(cases, 0), "greedy", &n), log[128] = {0};
+    const uint32_t other[] = {5, 6, 7, 8, 9};
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 2, 128, 0, NULL);
+    forward_rig_serve(&r);
+    /* all of the prompt and three tokens of the reply; the third is not consumed */
+    forward_rig_request(&r, 0, ids, count, WASTE_REQ_RESET, 3);
+    take_out(&r, &k);
+    memcpy(log, forward_rig_log(&r), (count + 3) * sizeof *log);
+    for (uint32_t bank = 0; bank < 2; bank++) {
+        forward_rig_request(&r, 0, other, 5, WASTE_REQ_RESET, 2 + bank);
+        put_back(&r, &k, bank);
+        forward_rig_post(&r, 0, log, count + 3, WASTE_REQ_RESTORE | WASTE_REQ_IGNORE_EOS, n - 3);
+        assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_LENGTH);
+        assert_int_equal(forward_rig_position(&r), count + n - 1);
+        assert_memory_equal(forward_rig_log(&r) + count, greedy, n * sizeof *greedy);
+        /* the same as one reply that was cut off */
+        forward_rig_request(&r, 0, other, 5, WASTE_REQ_RESET, 2);
+        put_back(&r, &k, bank);
+        memcpy(waste_session_log(r.env.session, r.env.conversation), log,
+               (count + 3) * sizeof *log);
+        forward_rig_post(&r, count, NULL, 0, WASTE_REQ_RESTORE | WASTE_REQ_IGNORE_EOS, n);
+        assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_LENGTH);
+        assert_int_equal(forward_rig_position(&r), count + n - 1);
+        assert_memory_equal(forward_rig_log(&r) + count, greedy, n * sizeof *greedy);
+    }
+    free(k.bank);
+    free(k.rows);
+    free(ids);
+    free(greedy);
+    forward_rig_destroy(&r);
+}
+
+static void test_what_cannot_be_put_back_is_refused(void **state)
+{
+    const struct {
+        uint32_t position, bank, bad_at;
+        const char *why;
+    } wrong[] = {
+        {0, 0, 99, "position 0"}, {16, 1, 99, "position 16"},      {UINT32_MAX, 0, 99, "restore"},
+        {3, 2, 99, "bank 2"},     {6, 0, 6, "1344 at position 6"}, {2, 0, 3, "1344 at position 3"},
+    };
+    struct forward_rig r;
+
+    forward_rig_create(&r, WASTE_DEMO_MODEL, 1, 16, 0, NULL);
+    forward_rig_serve(&r);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        uint32_t *log = waste_session_log(r.env.session, r.env.conversation);
+        for (uint32_t t = 0; t < 16; t++)
+            log[t] = t == wrong[i].bad_at ? 1344 : t;
+        r.env.conversation->request.restore_position = wrong[i].position;
+        r.env.conversation->request.restore_bank = wrong[i].bank;
+        forward_rig_post(&r, 4, NULL, 0, WASTE_REQ_RESTORE, 2);
+        assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_ERROR);
+        if (!strstr(r.env.conversation->reply.error, wrong[i].why))
+            fail_msg("\"%s\" does not say \"%s\"", r.env.conversation->reply.error, wrong[i].why);
+    }
+    forward_rig_destroy(&r);
+}
+
 static void test_generation_ends_when_it_should(void **state)
 {
     struct forward_rig r;
@@ -380,6 +483,8 @@ int main(void)
         cmocka_unit_test(test_every_kernel_level_agrees),
         cmocka_unit_test(test_nothing_changes_a_bit),
         cmocka_unit_test(test_a_conversation_goes_on_where_it_was),
+        cmocka_unit_test(test_a_conversation_that_was_put_back_goes_on_as_if_nothing_had_been),
+        cmocka_unit_test(test_what_cannot_be_put_back_is_refused),
         cmocka_unit_test(test_generation_ends_when_it_should),
         cmocka_unit_test(test_requests_out_of_bounds_are_refused),
         cmocka_unit_test(test_cancel_ends_a_request_between_tokens),
