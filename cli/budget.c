@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "cli/supervisor_int.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 void waste_supervisor_budget_init(struct waste_supervisor *s)
 {

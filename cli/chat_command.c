@@ -207,7 +207,7 @@ static int cmd_set(struct waste_chat *c, const char *rest)
     }
     snprintf(name, sizeof(name), "%s%s", length == 1 ? "-" : "--", settable[known]);
     FILE *err = fmemopen(line, sizeof(line), "w");
-    int rc = err != NULL ? waste_args_set(&changed, name, value, err) : 2;
+    int rc = err != NULL ? waste_line_set(&waste_run_program, &changed, name, value, err) : 2;
     if (err != NULL)
         fclose(err);
     line[strcspn(line, "\n")] = '\0';
@@ -228,7 +228,7 @@ static void unknown(struct waste_chat *c, const char *name)
 
     for (size_t i = 0; i < COMMANDS; i++)
         names[i] = commands[i].name;
-    const char *near = waste_args_nearest(name, names, COMMANDS);
+    const char *near = waste_line_nearest(name, names, COMMANDS);
     if (near != NULL)
         waste_chat_tell(c, "error", "there is no %.40s, did you mean %s?", name, near);
     else

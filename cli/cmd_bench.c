@@ -10,7 +10,7 @@
 #include "cli/io_view.h"
 #include "cli/output.h"
 #include "cli/probe.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
 

@@ -6,7 +6,7 @@
 #include "cli/cmd.h"
 #include "cli/engine.h"
 #include "cli/output.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 int waste_cmd_budget(const struct waste_args *args)
 {
@@ -15,9 +15,9 @@ int waste_cmd_budget(const struct waste_args *args)
     uint64_t bytes;
     char command[64], size[24];
 
-    if (waste_units_parse_size(args->positional[0], &bytes) != 0)
+    if (waste_units_parse_size(args->line.positional[0], &bytes) != 0)
         return waste_fail(2, "budget '%.80s' is no size (for example 46G, 512M, 1.5GiB)",
-                          args->positional[0]);
+                          args->line.positional[0]);
     int rc = waste_attach_open(args->pid, &a, &err);
     if (rc != 0)
         return waste_fail(rc, "%s", err.text);

@@ -10,7 +10,7 @@
 int waste_cmd_restart(const struct waste_args *args)
 {
     const char *names[WASTE_STAGE_COUNT + 1];
-    const char *stage = args->positional[0];
+    const char *stage = args->line.positional[0];
     struct waste_attached a;
     struct waste_error err;
     char command[64];
@@ -22,7 +22,7 @@ int waste_cmd_restart(const struct waste_args *args)
     for (int i = 0; i <= WASTE_STAGE_COUNT; i++)
         known = known || strcmp(stage, names[i]) == 0;
     if (!known) {
-        const char *near = waste_args_nearest(stage, names, WASTE_STAGE_COUNT + 1);
+        const char *near = waste_line_nearest(stage, names, WASTE_STAGE_COUNT + 1);
         return waste_fail(2, "there is no stage '%.80s'%s%s%s", stage,
                           near != NULL ? ", did you mean '" : " (reader, compute, router, all)",
                           near != NULL ? near : "", near != NULL ? "'?" : "");

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "cli/cmd.h"
-#include "cli/engine.h"
 #include "cli/detokenizer.h"
+#include "cli/engine.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 

@@ -6,7 +6,7 @@
 #include "cli/engine.h"
 #include "cli/io_view.h"
 #include "cli/output.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 static const char *const format_name[WASTE_FMT_COUNT] = {
     [WASTE_FMT_F32] = "F32", [WASTE_FMT_F16] = "F16",   [WASTE_FMT_Q8G] = "Q8G",

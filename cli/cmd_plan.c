@@ -4,7 +4,7 @@
 #include "cli/cmd.h"
 #include "cli/engine.h"
 #include "cli/output.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 static void row(const char *name, uint64_t bytes, const char *note)
 {

@@ -12,7 +12,7 @@
 #include "cli/machine.h"
 #include "cli/output.h"
 #include "cli/supervisor_int.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 /* A stage record as a reader of shared memory may take it: bounded, one moment each field. */
 struct stage_view {

@@ -74,17 +74,17 @@ int waste_cmd_render(const struct waste_args *args)
     struct waste_segments segments = {0};
     struct waste_text text = {0};
     struct waste_error err;
-    const char *file = args->positional[0];
+    const char *file = args->line.positional[0];
     int rc = 0;
 
     if (args->segments && args->show_ids)
         return waste_fail(2, "--segments and --ids exclude each other");
-    if (args->show_ids && args->positional_count < 2)
+    if (args->show_ids && args->line.positional_count < 2)
         return waste_fail(2, "--ids needs a MODEL");
-    if (args->positional_count > 1) {
+    if (args->line.positional_count > 1) {
         struct waste_args of_model = *args;
 
-        of_model.positional[0] = args->positional[1];
+        of_model.line.positional[0] = args->line.positional[1];
         rc = waste_engine_load(&e, &of_model, false);
         e.args = args;
     }

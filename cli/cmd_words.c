@@ -16,16 +16,17 @@ static int fill(const struct waste_args *args, struct waste_tokenize_options *ou
     bool first_is_model = args->model_path == NULL && args->tokenizer_path == NULL;
     uint32_t input = first_is_model ? 1 : 0;
 
-    if (first_is_model && args->positional_count == 0)
+    if (first_is_model && args->line.positional_count == 0)
         return waste_fail(2, "%s needs MODEL or --tokenizer FILE",
-                          waste_command_name(args->command));
-    if (args->positional_count > input + 1)
+                          waste_run_program.commands[args->line.command].name);
+    if (args->line.positional_count > input + 1)
         return waste_fail(2, "unexpected argument '%.80s' (quote a text of several words)",
-                          args->positional[input + 1]);
+                          args->line.positional[input + 1]);
     *out = (struct waste_tokenize_options){
-        .model = first_is_model ? args->positional[0] : args->model_path,
+        .model = first_is_model ? args->line.positional[0] : args->model_path,
         .tokenizer = args->tokenizer_path,
-        .input = args->positional_count > input ? args->positional[input] : args->ids_text,
+        .input =
+            args->line.positional_count > input ? args->line.positional[input] : args->ids_text,
         .markup = args->markup,
         .jsonl = args->jsonl,
         .json = args->json,
@@ -67,7 +68,7 @@ static int tokenize_turn(const struct waste_args *args)
 int waste_cmd_words_tokenize(const struct waste_args *args)
 {
     bool plain = args->raw || args->jsonl || args->markup || args->model_path != NULL ||
-                 args->tokenizer_path != NULL || args->positional_count == 0;
+                 args->tokenizer_path != NULL || args->line.positional_count == 0;
 
     if (!plain)
         return tokenize_turn(args);

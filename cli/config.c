@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/options_int.h"
+#include "cli/options.h"
 
 enum { FILE_BYTES = 1 << 16, NAME_BYTES = 40 };
 
@@ -34,13 +34,13 @@ static int yes_or_no(const char *value)
 static int apply(struct waste_args *args, const char *where, const char *name, const char *value,
                  FILE *err)
 {
-    const struct waste_option *o = waste_args_option(args->command, name);
+    const struct waste_option *o = waste_line_option(&waste_run_program, args->line.command, name);
     char *said = NULL;
     size_t bytes = 0;
     FILE *catcher;
     int rc;
 
-    if (o != NULL && !(o->commands >> args->command & 1))
+    if (o != NULL && !(o->commands >> args->line.command & 1))
         return 0;
     if (o != NULL && o->argument == NULL) {
         int yes = yes_or_no(value);
@@ -57,7 +57,7 @@ static int apply(struct waste_args *args, const char *where, const char *name, c
         fprintf(err, "%sout of memory\n", prefix);
         return 2;
     }
-    rc = waste_args_set(args, name, value, catcher);
+    rc = waste_line_set(&waste_run_program, args, name, value, catcher);
     fclose(catcher);
     if (rc != 0)
         fprintf(err, "%s%s: %s", prefix, where, said + strlen(prefix));
@@ -156,8 +156,8 @@ static int apply_environment(struct waste_args *args, FILE *err)
 {
     int rc = 0;
 
-    for (size_t i = 0; i < waste_option_count && rc == 0; i++) {
-        const struct waste_option *o = &waste_option_table[i];
+    for (size_t i = 0; i < waste_run_program.option_count && rc == 0; i++) {
+        const struct waste_option *o = &waste_run_program.options[i];
         const char *value, *name = o->name + strspn(o->name, "-");
         char variable[NAME_BYTES + 8] = "WASTE_";
         size_t at = strlen(variable);
@@ -167,7 +167,7 @@ static int apply_environment(struct waste_args *args, FILE *err)
         variable[at] = '\0';
         value = getenv(variable);
         if (o->help != NULL && value != NULL && *value != '\0' &&
-            (o->commands >> args->command & 1))
+            (o->commands >> args->line.command & 1))
             rc = apply(args, variable, o->name, value, err);
     }
     return rc;
@@ -178,17 +178,17 @@ int waste_args_load(struct waste_args *args, int argc, char **argv, FILE *err)
     struct waste_args alone;
     int rc = waste_args_parse(&alone, argc, argv, err);
 
-    if (rc != 0 || alone.help || alone.version) {
+    if (rc != 0 || alone.line.help || alone.line.version) {
         *args = alone;
         return rc;
     }
     waste_args_defaults(args);
-    args->command = alone.command;
+    args->line.command = alone.line.command;
     waste_args_finish(&alone);
     rc = apply_file(args, err);
     if (rc == 0)
         rc = apply_environment(args, err);
-    args->help = args->version = false;
-    args->command = WASTE_CMD_RUN;
+    args->line.help = args->line.version = false;
+    args->line.command = WASTE_CMD_RUN;
     return rc == 0 ? waste_args_parse_onto(args, argc, argv, err) : rc;
 }

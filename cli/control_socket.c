@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cli/supervisor_int.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 struct client {
     int fd;                                  /* -1: free */

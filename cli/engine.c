@@ -14,7 +14,7 @@
 
 #include "cli/signals.h"
 #include "cli/supervisor_int.h"
-#include "cli/units.h"
+#include "options/units.h"
 
 #define PROGRESS_AFTER_NS (2 * WASTE_SECOND_NS) /* a load that takes longer is shown */
 
@@ -85,7 +85,7 @@ int waste_engine_load(struct waste_engine *e, const struct waste_args *args, boo
 {
     struct waste_error err;
 
-    *e = (struct waste_engine){.args = args, .dir = args->positional[0]};
+    *e = (struct waste_engine){.args = args, .dir = args->line.positional[0]};
     if (waste_container_open(e->dir, &e->model, &err) != 0)
         return waste_fail(2, "%s", err.text);
     int rc = open_words(e, words_optional, &err);
@@ -241,8 +241,8 @@ static enum waste_usage_place usage_place(const struct waste_args *a)
 {
     if (a->usage != WASTE_USAGE_DEFAULT)
         return (enum waste_usage_place)a->usage;
-    return a->command == WASTE_CMD_RUN || a->command == WASTE_CMD_CHAT ? WASTE_USAGE_CACHE
-                                                                       : WASTE_USAGE_OFF;
+    return a->line.command == WASTE_CMD_RUN || a->line.command == WASTE_CMD_CHAT ? WASTE_USAGE_CACHE
+                                                                                 : WASTE_USAGE_OFF;
 }
 
 /* Where the reader keeps what it learns about this model. A directory that cannot be made or

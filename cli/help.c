@@ -1,6 +1,4 @@
-/* --help, made of the tables and of what each command has to say for itself. */
-#include <string.h>
-
+/* What each command has to say for itself. */
 #include "cli/options_int.h"
 
 #define RUN_EXAMPLES                                                                               \
@@ -85,7 +83,8 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
                            "output of a request\n"
                            "in progress stays the same; the trunk is not read again.\n",
                            "  waste-run restart compute\n"
-                           "  waste-run restart all --pid 4711\n"},
+                           "  waste-run restart all --pid 4711\n",
+                           "reader compute router all"},
     [WASTE_CMD_BUDGET] =
         {"Changes how much memory a running pipeline may take. The cache becomes smaller, its "
          "pages\n"
@@ -98,48 +97,3 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
         {"Shows what the stages reported, oldest first, also those that have died since.\n",
          "  waste-run log\n"},
 };
-
-static void help_options(FILE *out, uint32_t commands)
-{
-    fputs("\noptions:\n", out);
-    for (size_t i = 0; i < waste_option_count; i++) {
-        const struct waste_option *o = &waste_option_table[i];
-        char left[64];
-        if (o->help == NULL || (o->commands & commands) == 0)
-            continue;
-        snprintf(left, sizeof(left), "%s %s", o->name, o->argument != NULL ? o->argument : "");
-        if (strlen(left) > 22) /* its own line */
-            fprintf(out, "  %s\n  %-22s %s\n", left, "", o->help);
-        else
-            fprintf(out, "  %-22s %s\n", left, o->help);
-    }
-}
-
-void waste_args_help(FILE *out, enum waste_command command)
-{
-    if (command != WASTE_COMMAND_COUNT) {
-        const struct waste_command_info *c = &waste_command_table[command];
-        fprintf(out, "usage: waste-run %s %s%s[options]\n%s\n\n%s", c->name, c->positionals,
-                *c->positionals != '\0' ? " " : "", c->summary, waste_command_texts[command].about);
-        help_options(out, UINT32_C(1) << command);
-        fprintf(out, "\nexamples:\n%s", waste_command_texts[command].examples);
-        return;
-    }
-    fputs("usage: waste-run MODEL [PROMPT | -] [options]\n"
-          "       waste-run COMMAND [arguments] [options]\n"
-          "runs mixture-of-experts models larger than memory\n\ncommands:\n",
-          out);
-    for (int i = 0; i < WASTE_COMMAND_COUNT; i++) {
-        char left[48];
-        snprintf(left, sizeof(left), "%s %s", waste_command_table[i].name,
-                 waste_command_table[i].positionals);
-        fprintf(out, "  %-28s %s\n", left, waste_command_table[i].summary);
-    }
-    help_options(out, UINT32_MAX);
-    fputs(
-        "\nOptions may also stand in ~/.config/waste/config ('temp = 0.6') and in the environment\n"
-        "(WASTE_TEMP=0.6); the command line counts first, then the environment.\n"
-        "'waste-run COMMAND --help' shows one command, with examples.\n"
-        "exit codes: 0 done, 1 failed, 2 usage or bad configuration\n\nexamples:\n" RUN_EXAMPLES,
-        out);
-}

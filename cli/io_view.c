@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/units.h"
+#include "options/units.h"
 #include "reader/banks.h"
 #include "reader/io_drives.h"
 
@@ -110,7 +110,7 @@ static int probe(const struct waste_args *args, const struct waste_model *model,
     uint32_t direct = 0;
 
     options.mode = waste_options_io(args->io, &options.direct);
-    int rc = waste_banks_open(&banks, args->positional[0], model, err);
+    int rc = waste_banks_open(&banks, args->line.positional[0], model, err);
     if (rc < 0)
         return rc;
     const struct waste_io_setup setup = {

@@ -46,11 +46,8 @@ static void keep_standard_fds(void)
 /* The first word is neither a command nor a directory: say what it may have been meant for. */
 static int unknown_word(const char *word)
 {
-    const char *names[WASTE_COMMAND_COUNT];
+    const char *near = waste_line_nearest_command(&waste_run_program, word);
 
-    for (int i = 0; i < WASTE_COMMAND_COUNT; i++)
-        names[i] = waste_command_name((enum waste_command)i);
-    const char *near = waste_args_nearest(word, names, WASTE_COMMAND_COUNT);
     fprintf(stderr, "waste-run: '%.200s' is neither a command nor a model directory", word);
     if (near != NULL)
         fprintf(stderr, ", did you mean '%s'?", near);
@@ -77,18 +74,20 @@ int main(int argc, char **argv)
     keep_standard_fds();
     signal(SIGXFSZ, SIG_IGN); /* a segment beyond RLIMIT_FSIZE is an error, here and in stages */
     int rc = waste_args_load(&args, argc, argv, stderr);
-    if (rc == 0 && args.version) {
+    if (rc == 0 && args.line.version) {
         puts("waste-run " WASTE_VERSION);
-    } else if (rc == 0 && args.help) {
-        waste_args_help(stdout, args.named ? args.command : WASTE_COMMAND_COUNT);
+    } else if (rc == 0 && args.line.help) {
+        waste_line_help(&waste_run_program, stdout,
+                        args.line.named ? args.line.command : WASTE_COMMAND_COUNT);
     } else if (rc == 0) {
-        bool implied = !args.named;
-        if (implied && (stat(args.positional[0], &st) != 0 || !S_ISDIR(st.st_mode)))
-            rc = unknown_word(args.positional[0]);
-        else if (implied && args.positional_count == 1 && args.ids == NULL && isatty(STDIN_FILENO))
+        bool implied = !args.line.named;
+        if (implied && (stat(args.line.positional[0], &st) != 0 || !S_ISDIR(st.st_mode)))
+            rc = unknown_word(args.line.positional[0]);
+        else if (implied && args.line.positional_count == 1 && args.ids == NULL &&
+                 isatty(STDIN_FILENO))
             rc = waste_cmd_chat(&args);
         else
-            rc = commands[args.command](&args);
+            rc = commands[args.line.command](&args);
     }
     waste_args_finish(&args);
     return finish_stdout(rc);

@@ -1,5 +1,5 @@
 /*
- * The command line: one table of commands and one of options drive parsing and every --help text.
+ * The command line of waste-run: its arguments, its table of commands and its table of options.
  */
 #ifndef WASTE_CLI_OPTIONS_H
 #define WASTE_CLI_OPTIONS_H
@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+
+#include "options/options.h"
 
 /* Commands: X(ID, name, positional arguments, least, most, summary). The first argument is MODEL
  * where it is named so. */
@@ -53,12 +55,7 @@ enum waste_usage_place {
 };
 
 struct waste_args {
-    enum waste_command command;
-    bool named; /* the command was named, not implied by MODEL */
-    bool help;
-    bool version;
-    const char *positional[2]; /* MODEL and what follows, or STAGE */
-    uint32_t positional_count;
+    struct waste_line line; /* the first positional is MODEL, or STAGE */
 
     uint64_t budget_bytes; /* 0: not given */
     uint32_t ctx;          /* 0: not given */
@@ -101,29 +98,16 @@ struct waste_args {
     bool step;
 };
 
-/*
- * Parses argv (argv[0] is the program). Returns 0, or 2 after one line on `err` that names the
- * argument and, where one is near, what may have been meant.
+extern const struct waste_program waste_run_program;
+
+/* waste_line_parse for waste-run, with or without its defaults (cli/config.h puts others in place).
  */
 int waste_args_parse(struct waste_args *args, int argc, char **argv, FILE *err);
-void waste_args_finish(struct waste_args *args);
-
-/* The two halves of it, for options that come from elsewhere first (cli/config.h). */
-void waste_args_defaults(struct waste_args *args);
 int waste_args_parse_onto(struct waste_args *args, int argc, char **argv, FILE *err);
-
-/* One option of the command, outside of argv; `name` with its dashes. 0, or 2 after one line. */
-int waste_args_set(struct waste_args *args, const char *name, const char *value, FILE *err);
-
-/* --help: of one command, or of the program when `command` is WASTE_COMMAND_COUNT. */
-void waste_args_help(FILE *out, enum waste_command command);
+void waste_args_defaults(struct waste_args *args);
+void waste_args_finish(struct waste_args *args);
 
 /* What --io says: enum waste_io_mode, and whether O_DIRECT must be granted. */
 uint32_t waste_options_io(uint32_t io, bool *direct);
-
-const char *waste_command_name(enum waste_command command);
-
-/* The entry of names[count] nearest to `word`, NULL if none is near. */
-const char *waste_args_nearest(const char *word, const char *const *names, size_t count);
 
 #endif

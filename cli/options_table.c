@@ -1,5 +1,20 @@
 /* The commands and the options. */
+#include <errno.h>
+#include <stdlib.h>
+
 #include "cli/options_int.h"
+#include "options/units.h"
+#include "shm/control.h"
+
+_Static_assert(WASTE_IO_AUTO == 0 && WASTE_IO_URING == 1 && WASTE_IO_PREAD == 2, "--io");
+_Static_assert(WASTE_THINK_SHOW == 1 && WASTE_THINK_HIDE == 2 && WASTE_THINK_OFF == 3, "--think");
+
+/* Kinds of options that only waste-run has. */
+enum {
+    WASTE_OPT_SEED = WASTE_OPT_OWN, /* u64 and seed_given */
+    WASTE_OPT_CPUS,
+    WASTE_OPT_IDS,
+};
 
 #define BIT(id) (UINT32_C(1) << WASTE_CMD_##id)
 #define GENERATE (BIT(RUN) | BIT(CHAT))
@@ -12,7 +27,7 @@
 
 #define FIELD(name) offsetof(struct waste_args, name)
 
-const struct waste_option waste_option_table[] = {
+static const struct waste_option option_table[] = {
     {"--budget", "SIZE",
      "bound on everything in memory; default: the floor and 3 working sets, see plan",
      WASTE_OPT_SIZE, FIELD(budget_bytes), 1, 0x1p62, PLANNED},
@@ -89,17 +104,76 @@ const struct waste_option waste_option_table[] = {
     {"--json", NULL, "JSON on stdout: one object; of a chat, one event a line", WASTE_OPT_FLAG,
      FIELD(json), 0, 0, ANY & ~(BIT(RENDER) | BIT(TOP) | BIT(RESTART) | BIT(STOP) | BIT(LOG))},
     {"-q", NULL, "no status line", WASTE_OPT_FLAG, FIELD(quiet), 0, 0, PIPELINE},
-    {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(help), 0, 0, ANY},
-    {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(help), 0, 0, ANY},
-    {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(version), 0, 0, ANY},
+    {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
+    {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
+    {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
 };
-const size_t waste_option_count = sizeof(waste_option_table) / sizeof(waste_option_table[0]);
-_Static_assert(sizeof(waste_option_table) / sizeof(waste_option_table[0]) <= 64,
+_Static_assert(sizeof(option_table) / sizeof(option_table[0]) <= 64,
                "options given are a bit mask");
 
-const struct waste_command_info waste_command_table[WASTE_COMMAND_COUNT] = {
+static const struct waste_command_info command_table[WASTE_COMMAND_COUNT] = {
 #define WASTE_X(id, word, args, few, many, text)                                                   \
     {.name = word, .positionals = args, .summary = text, .least = few, .most = many},
     WASTE_COMMANDS(WASTE_X)
 #undef WASTE_X
+};
+
+static const char *set_ids(struct waste_args *args, const char *value)
+{
+    uint32_t *ids, count;
+
+    if (waste_units_parse_ids(value, &ids, &count) != 0)
+        return "is no list of token ids (for example 1,2,3)";
+    free(args->ids);
+    args->ids = ids;
+    args->ids_count = count;
+    args->ids_text = value;
+    return NULL;
+}
+
+static const char *set_own(void *any, const struct waste_option *o, const char *value)
+{
+    struct waste_args *args = any;
+    int rc;
+
+    if (o->kind == WASTE_OPT_IDS)
+        return set_ids(args, value);
+    if (o->kind == WASTE_OPT_CPUS)
+        return waste_units_parse_cpus(value, args->cpus, WASTE_CPU_WORDS) == 0
+                   ? NULL
+                   : "is no list of CPUs (for example 0-3,8)";
+    rc = waste_units_parse_u64(value, &args->seed);
+    args->seed_given = rc == 0;
+    return rc == 0 ? NULL : rc == -ERANGE ? "is outside 0 to 2^64-1" : "is no whole number";
+}
+
+const struct waste_program waste_run_program = {
+    .name = "waste-run",
+    .summary = "runs mixture-of-experts models larger than memory",
+    .synopsis = "MODEL [PROMPT | -] [options]\n"
+                "COMMAND [arguments] [options]\n",
+    .notes =
+        "Options may also stand in ~/.config/waste/config ('temp = 0.6') and in the environment\n"
+        "(WASTE_TEMP=0.6); the command line counts first, then the environment.\n"
+        "'waste-run COMMAND --help' shows one command, with examples.\n"
+        "exit codes: 0 done, 1 failed, 2 usage or bad configuration\n",
+    .man_notes =
+        ".SH ENVIRONMENT\n"
+        "Every option has a variable: \\fBWASTE_TOP_P\\fR is \\-\\-top\\-p. Flags take yes or no.\n"
+        "The command line counts first, then the environment, then the file below.\n"
+        ".TP\n.B NO_COLOR\nno colours, if it is set and not empty\n"
+        ".SH FILES\n"
+        ".TP\n.I ~/.config/waste/config\n"
+        "options of the same names, one a line: \\fBtemp = 0.6\\fR. A line that begins with # is "
+        "a\n"
+        "comment. $XDG_CONFIG_HOME is respected.\n"
+        ".SH EXIT STATUS\n"
+        "0 done, 1 failed, 2 usage or bad configuration.\n",
+    .options = option_table,
+    .option_count = sizeof(option_table) / sizeof(option_table[0]),
+    .commands = command_table,
+    .texts = waste_command_texts,
+    .command_count = WASTE_COMMAND_COUNT,
+    .implied = true,
+    .set = set_own,
 };

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "cli/units.h"
+#include "options/units.h"
 
 /* Above the numbers the stages want theirs at, so that dup2 in a child never hits another of ours.
  */

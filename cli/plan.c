@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "cli/units.h"
 #include "compute/forward.h"
+#include "options/units.h"
 #include "shm/session.h"
 
 static uint64_t round_page(uint64_t bytes)

@@ -33,7 +33,7 @@ int waste_prompt_read(const char *path, struct waste_text *out)
 
 static int take_text(const struct waste_args *args, struct waste_text *out)
 {
-    const char *given = args->positional_count > 1 ? args->positional[1] : NULL;
+    const char *given = args->line.positional_count > 1 ? args->line.positional[1] : NULL;
 
     if (given == NULL || strcmp(given, "-") == 0)
         return waste_prompt_read("-", out);
@@ -46,7 +46,7 @@ int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
     struct waste_text text = {0};
 
     if (a->ids != NULL) {
-        if (a->positional_count > 1)
+        if (a->line.positional_count > 1)
             return waste_fail(2, "a prompt and --ids exclude each other");
         return waste_ids_append(out, a->ids, a->ids_count) == 0 ? 0
                                                                 : waste_fail(1, "out of memory");

@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -38,21 +37,6 @@ struct bench {
     struct waste_disk_rate rate[LEVELS];
     uint64_t pages, cached_before, cached_after, read_bytes, device_bytes;
 };
-
-static int help(FILE *to, int code)
-{
-    fprintf(to,
-            "usage: waste-fetch diskbench [options] DIR\n\n"
-            "Reads the files of DIR past the page cache (O_DIRECT) at random places, 1 to 32\n"
-            "reads at once. If there are none large enough, it makes one of up to 1 GiB and\n"
-            "removes it.\n\n"
-            "  --model M      a container: its record size, and what the drive means in tokens\n"
-            "                 a second when nothing is cached; default: DIR, if it is one\n"
-            "  --size N       bytes a read; default: the model's records, else 4 MiB\n"
-            "  --seconds F    a depth; default 0.5\n"
-            "  --json         one JSON object\n");
-    return code;
-}
 
 static int open_file(int dir, const char *name, uint64_t least)
 {
@@ -264,43 +248,18 @@ static int run(struct bench *b)
     return rc == 0 ? 0 : 1;
 }
 
-int waste_fetch_diskbench(int argc, char **argv)
+int waste_fetch_diskbench(const struct waste_fetch_args *args)
 {
-    static const struct option longs[] = {{"model", 1, NULL, 'm'},   {"size", 1, NULL, 's'},
-                                          {"seconds", 1, NULL, 't'}, {"json", 0, NULL, 'j'},
-                                          {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0}};
     static struct bench b;
-    char *end;
 
-    b.o.seconds = 0.5;
-    for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
-        if (c == 'h')
-            return help(stdout, 0);
-        if (c == 'm') {
-            b.o.model = optarg;
-        } else if (c == 'j') {
-            b.o.json = true;
-        } else if (c == 's') {
-            unsigned long n = strtoul(optarg, &end, 10);
-            if (*end || n < BLOCK || n > 64 << 20 || n % BLOCK) {
-                waste_fetch_fail("--size %s: a multiple of 4096 up to 67108864 is wanted", optarg);
-                return 2;
-            }
-            b.o.size = (uint32_t)n;
-        } else if (c == 't') {
-            b.o.seconds = strtod(optarg, &end);
-            if (*end || !(b.o.seconds > 0 && b.o.seconds <= 3600)) {
-                waste_fetch_fail("--seconds %s: more than 0 and up to 3600 is wanted", optarg);
-                return 2;
-            }
-        } else {
-            return 2;
-        }
-    }
-    if (argc - optind != 1) {
-        waste_fetch_fail("diskbench needs one directory DIR: see waste-fetch diskbench --help");
+    if (args->read_bytes % BLOCK) {
+        waste_fetch_fail("--size: a multiple of %d is wanted", BLOCK);
         return 2;
     }
-    b.o.dir = argv[optind];
+    b.o = (struct options){.dir = args->line.positional[0],
+                           .model = args->model,
+                           .seconds = args->seconds,
+                           .size = (uint32_t)args->read_bytes,
+                           .json = args->json};
     return run(&b);
 }

@@ -1,43 +1,39 @@
-/* waste-fetch: makes containers. One table of commands. */
+/* waste-fetch: picks the command. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "fetcher/fetch.h"
+#include "fetcher/io.h"
 
-static const struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *help;
-} commands[] = {
-    {"synth", waste_fetch_synth, "write a container of any shape with random weights"},
-    {"diskbench", waste_fetch_diskbench, "what a drive gives at the size of expert records"},
+static int (*const commands[WASTE_FETCH_COMMAND_COUNT])(const struct waste_fetch_args *args) = {
+    [WASTE_FETCH_SYNTH] = waste_fetch_synth,
+    [WASTE_FETCH_DISKBENCH] = waste_fetch_diskbench,
 };
 
-static int usage(FILE *to, int code)
+/* What stdio still holds goes out, and a full disk is no success. */
+static int finish_stdout(int rc)
 {
-    fprintf(to, "usage: waste-fetch COMMAND ...\n\n");
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fprintf(to, "\nwaste-fetch COMMAND --help tells the rest; --version prints the version\n");
-    return code;
+    bool flushed = fflush(stdout) == 0;
+
+    if (rc != 0 || (flushed && !ferror(stdout)))
+        return rc;
+    waste_fetch_fail("cannot write to stdout%s%s", flushed ? "" : ": ",
+                     flushed ? "" : strerror(errno));
+    return 1;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
-        return usage(stderr, 2);
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
-        return usage(stdout, 0);
-    if (!strcmp(argv[1], "--version")) {
+    static struct waste_fetch_args args;
+    int rc = waste_fetch_args_parse(&args, argc, argv);
+
+    if (rc == 0 && args.line.version)
         puts("waste-fetch " WASTE_VERSION);
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-        if (!strcmp(argv[1], commands[i].name)) {
-            argv[1] = argv[0]; /* getopt names it */
-            return commands[i].run(argc - 1, argv + 1);
-        }
-    }
-    fprintf(stderr, "waste-fetch: no command %s: waste-fetch --help lists them\n", argv[1]);
-    return 2;
+    else if (rc == 0 && args.line.help)
+        waste_line_help(&waste_fetch_program, stdout,
+                        args.line.named ? args.line.command : WASTE_FETCH_COMMAND_COUNT);
+    else if (rc == 0)
+        rc = commands[args.line.command](&args);
+    return finish_stdout(rc);
 }

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +26,9 @@ struct options {
     bool quiet;
 };
 
-static const struct {
-    const char *name;
-    uint32_t fmt;
-} formats[] = {{"VQ3R", WASTE_FMT_VQ3R}, {"VQ2R", WASTE_FMT_VQ2R}, {"VQ4P", WASTE_FMT_VQ4P}};
+/* In the order of the words of --fmt and --trunk-bits. */
+static const uint32_t formats[] = {WASTE_FMT_VQ3R, WASTE_FMT_VQ2R, WASTE_FMT_VQ4P};
+static const uint32_t trunk_bits[] = {3, 4, 8};
 
 /* What the container is made from. It is written first: a second run with the same recipe may go on
  * in the same directory, any other may not. */
@@ -213,114 +211,25 @@ static int list_shapes(void)
     return 0;
 }
 
-static int help(FILE *to, int code)
+int waste_fetch_synth(const struct waste_fetch_args *args)
 {
-    fputs("usage: waste-fetch synth --shape NAME|CONFIG.json [options] OUT\n"
-          "\n"
-          "Writes a container with random centred weights to the new directory OUT. What it holds\n"
-          "depends on the shape, the formats and the seed, not on the machine or the threads.\n"
-          "\n"
-          "  --shape NAME       one of --list, or the path of a release's config.json\n"
-          "  --list             the shapes that have a name, and their sizes\n"
-          "  --seed S           a whole number (default 1)\n"
-          "  --fmt F            experts: VQ3R, VQ2R or VQ4P (default: the shape's, else VQ3R)\n"
-          "  --trunk-bits N     trunk matrices: 3, 4 or 8 bits (default: the shape's, else 4)\n"
-          "  --layers N         only the first N layers\n"
-          "  --threads N        default: one a CPU\n"
-          "  -q, --quiet        no progress, no summary\n"
-          "  -h, --help\n"
-          "\n"
-          "A directory with other content is refused; one that a broken run of the same command\n"
-          "left is completed. Exit codes: 0 done, 1 failed, 2 usage.\n",
-          to);
-    return code;
-}
+    struct options o = {.shape = args->shape,
+                        .out = args->line.positional[0],
+                        .seed = args->seed,
+                        .layers = args->layers,
+                        .threads = args->threads,
+                        .quiet = args->quiet};
 
-static int whole_number(uint64_t *out, const char *option, const char *text, uint64_t low,
-                        uint64_t high)
-{
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || n < low || n > high)
-        return waste_fetch_fail("%s %s: a whole number from %llu to %llu is wanted", option, text,
-                                (unsigned long long)low, (unsigned long long)high);
-    *out = n;
-    return 0;
-}
-
-enum { OPT_SHAPE = 256, OPT_LIST, OPT_SEED, OPT_FMT, OPT_BITS, OPT_LAYERS, OPT_THREADS };
-
-static int set_format(struct options *o, const char *text)
-{
-    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
-        if (!strcmp(text, formats[i].name)) {
-            o->expert_fmt = formats[i].fmt;
-            return 0;
-        }
-    return waste_fetch_fail("--fmt %s: VQ3R, VQ2R or VQ4P is wanted", text);
-}
-
-static int set_option(struct options *o, int c, const char *text)
-{
-    uint64_t n = 0;
-    int e = 0;
-    switch (c) {
-    case OPT_SHAPE:
-        o->shape = text;
-        return 0;
-    case OPT_SEED:
-        return whole_number(&o->seed, "--seed", text, 0, INT64_MAX);
-    case OPT_FMT:
-        return set_format(o, text);
-    case OPT_BITS:
-        e = whole_number(&n, "--trunk-bits", text, 3, 8);
-        if (!e && n != 3 && n != 4 && n != 8)
-            return waste_fetch_fail("--trunk-bits %s: 3, 4 or 8 is wanted", text);
-        o->trunk_bits = (uint32_t)n;
-        return e;
-    case OPT_LAYERS:
-        e = whole_number(&n, "--layers", text, 1, WASTE_MAX_LAYERS);
-        o->layers = (uint32_t)n;
-        return e;
-    case OPT_THREADS:
-        e = whole_number(&n, "--threads", text, 1, WASTE_WEIGHTS_THREADS);
-        o->threads = (uint32_t)n;
-        return e;
-    case 'q':
-        o->quiet = true;
-        return 0;
-    default:
-        return -1;
-    }
-}
-
-int waste_fetch_synth(int argc, char **argv)
-{
-    static const struct option longs[] = {{"shape", 1, NULL, OPT_SHAPE},
-                                          {"list", 0, NULL, OPT_LIST},
-                                          {"seed", 1, NULL, OPT_SEED},
-                                          {"fmt", 1, NULL, OPT_FMT},
-                                          {"trunk-bits", 1, NULL, OPT_BITS},
-                                          {"layers", 1, NULL, OPT_LAYERS},
-                                          {"threads", 1, NULL, OPT_THREADS},
-                                          {"quiet", 0, NULL, 'q'},
-                                          {"help", 0, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    struct options o = {.seed = 1};
-    for (int c; (c = getopt_long(argc, argv, "qh", longs, NULL)) != -1;) {
-        if (c == 'h')
-            return help(stdout, 0);
-        if (c == OPT_LIST)
-            return list_shapes();
-        if (set_option(&o, c, optarg))
-            return 2;
-    }
-    if (argc - optind != 1 || !o.shape) {
+    if (args->list)
+        return list_shapes();
+    if (!o.out || !o.shape) {
         waste_fetch_fail("synth needs %s: see waste-fetch synth --help",
-                         o.shape ? "one directory OUT" : "--shape NAME");
+                         o.shape ? "a directory OUT" : "--shape NAME");
         return 2;
     }
-    o.out = argv[optind];
+    if (args->expert_fmt)
+        o.expert_fmt = formats[args->expert_fmt - 1];
+    if (args->trunk_bits)
+        o.trunk_bits = trunk_bits[args->trunk_bits - 1];
     return synthesise(&o);
 }

@@ -7,14 +7,23 @@ import subprocess
 import waste
 
 IDS = "1283,265,279,61"
-DOCS = os.path.join(waste.BUILD, "cli", "docs")
+PROGRAMS = {"waste-run": waste.RUN, "waste-fetch": waste.FETCH}
 
 
-def commands_and_options():
-    text = waste.waste_run("--help").out.decode()
-    head, _, options = text.partition("\noptions:\n")
-    commands = [l.split()[0] for l in head.partition("\ncommands:\n")[2].splitlines() if l.startswith("  ")]
-    return commands, sorted({l.split()[0] for l in options.splitlines() if l.startswith("  -")})
+def docs(program):
+    return os.path.join(os.path.dirname(PROGRAMS[program]), "docs")
+
+
+def commands_and_options(name="waste-run"):
+    """What the program's help lists, and the help of each of its commands."""
+    program = PROGRAMS[name]
+    commands = waste.waste_run("--help", program=program).out.decode().partition("\ncommands:\n")[2].partition("\n\n")[0]
+    commands = [l.split()[0] for l in commands.splitlines() if l.startswith("  ")]
+    options = set()
+    for c in commands:
+        text = waste.waste_run(c, "--help", program=program).out.decode().partition("\noptions:\n")[2]
+        options |= {l.split()[0] for l in text.splitlines() if l.startswith("  -")}
+    return commands, sorted(options)
 
 
 class Config(waste.Test):
@@ -87,17 +96,18 @@ class Config(waste.Test):
 
 class Docs(waste.Test):
     def setUp(self):
-        if not os.path.isdir(DOCS):
+        if not os.path.isdir(docs("waste-run")):
             self.skipTest("this build has no documents: it cannot run its own programs")
 
-    def read(self, name):
-        with open(os.path.join(DOCS, name)) as f:
+    def read(self, program, name):
+        with open(os.path.join(docs(program), name)) as f:
             return f.read()
 
-    def complete(self, *words):
+    def complete(self, *words, program="waste-run"):
         """What bash offers for the last word."""
-        script = ("source %s/waste-run; COMP_WORDS=(%s); COMP_CWORD=%d; _waste_run; printf '%%s\\n' \"${COMPREPLY[@]}\""
-                  % (DOCS, " ".join("'%s'" % w for w in ("waste-run",) + words), len(words)))
+        script = ("source %s/%s; COMP_WORDS=(%s); COMP_CWORD=%d; _%s; printf '%%s\\n' \"${COMPREPLY[@]}\""
+                  % (docs(program), program, " ".join("'%s'" % w for w in (program,) + words), len(words),
+                     program.replace("-", "_")))
         r = subprocess.run(["bash", "-c", script], capture_output=True, timeout=20, cwd=waste.DATA)
         self.assertEqual(r.stderr, b"")
         return [w for w in r.stdout.decode().split("\n") if w]
@@ -115,29 +125,44 @@ class Docs(waste.Test):
         self.assertEqual(self.complete("render", "f", "--ids", "xtml"), ["xtml_cases.json"])
         self.assertEqual(self.complete("run", "m", "--ids", "xtml"), [])
 
+    def test_bash_offers_what_belongs_to_waste_fetch(self):
+        def complete(*words):
+            return self.complete(*words, program="waste-fetch")
+        commands, _ = commands_and_options("waste-fetch")
+        self.assertEqual(set(complete("")), set(commands))
+        self.assertEqual(complete("disk"), ["diskbench"])
+        self.assertIn("--shape", complete("synth", "--"))
+        self.assertNotIn("--shape", complete("diskbench", "--"))
+        self.assertEqual(complete("synth", "--fmt", "VQ4"), ["VQ4P"])
+
     def test_everything_is_in_the_man_page_and_in_zsh(self):
-        commands, options = commands_and_options()
-        self.assertGreater(len(commands), 10)
-        self.assertGreater(len(options), 30)
-        man, zsh = self.read("waste-run.1").replace("\\-", "-"), self.read("_waste-run")
-        for c in commands:
-            self.assertIn("\n.SS %s" % c, man)
-            self.assertIn("'%s:" % c, zsh)
-        for o in options:
-            self.assertIn("\n.B %s" % o, man)
-            self.assertIn("'%s[" % o, zsh)
+        for program, least in (("waste-run", (10, 30)), ("waste-fetch", (2, 10))):
+            commands, options = commands_and_options(program)
+            self.assertGreaterEqual(len(commands), least[0])
+            self.assertGreaterEqual(len(options), least[1])
+            man, zsh = self.read(program, program + ".1").replace("\\-", "-"), self.read(program, "_" + program)
+            for c in commands:
+                self.assertIn("\n.SS %s" % c, man)
+                self.assertIn("'%s:" % c, zsh)
+            for o in options:
+                self.assertIn("\n.B %s" % o, man)
+                self.assertRegex(zsh, r"'\*?%s\[" % o)
 
     def test_roff_has_no_complaint(self):
         if not shutil.which("groff"):
             self.skipTest("no groff")
-        r = subprocess.run(["groff", "-man", "-Tutf8", "-ww", os.path.join(DOCS, "waste-run.1")], capture_output=True, timeout=20)
-        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        for program in PROGRAMS:
+            r = subprocess.run(["groff", "-man", "-Tutf8", "-ww", os.path.join(docs(program), program + ".1")],
+                               capture_output=True, timeout=20)
+            self.assertEqual((r.returncode, r.stderr), (0, b""))
 
     def test_zsh_takes_its_file(self):
         if not shutil.which("zsh"):
             self.skipTest("no zsh")
-        r = subprocess.run(["zsh", "-n", os.path.join(DOCS, "_waste-run")], capture_output=True, timeout=20)
-        self.assertEqual((r.returncode, r.stderr), (0, b""))
+        for program in PROGRAMS:
+            r = subprocess.run(["zsh", "-n", os.path.join(docs(program), "_" + program)], capture_output=True, timeout=20)
+            self.assertEqual((r.returncode, r.stderr), (0, b""))
+
 
 
 if __name__ == "__main__":

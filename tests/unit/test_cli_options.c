@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/options_int.h"
+#include "cli/options.h"
 #include "shm/control.h"
 
 /* Parses `line`, split at blanks. The error text is in `said`. */
@@ -32,10 +32,10 @@ static void a_model_alone_means_run(void **state)
     struct waste_args a;
     (void)state;
     assert_int_equal(parse(&a, "some.waste hello"), 0);
-    assert_int_equal(a.command, WASTE_CMD_RUN);
-    assert_false(a.named);
-    assert_string_equal(a.positional[0], "some.waste");
-    assert_string_equal(a.positional[1], "hello");
+    assert_int_equal(a.line.command, WASTE_CMD_RUN);
+    assert_false(a.line.named);
+    assert_string_equal(a.line.positional[0], "some.waste");
+    assert_string_equal(a.line.positional[1], "hello");
     assert_int_equal(a.n, 512);
     assert_true(a.temp == 0 && a.top_p == 1);
 }
@@ -48,8 +48,8 @@ static void options_may_stand_anywhere(void **state)
                            "--json run -n 5 m.waste --ids 1,2 --temp=0.5 --no-verify --io pread "
                            "--seed 18446744073709551615 --budget 1.5GiB --cpus 0,3"),
                      0);
-    assert_int_equal(a.command, WASTE_CMD_RUN);
-    assert_true(a.named && a.json && a.no_verify && a.seed_given);
+    assert_int_equal(a.line.command, WASTE_CMD_RUN);
+    assert_true(a.line.named && a.json && a.no_verify && a.seed_given);
     assert_int_equal(a.n, 5);
     assert_int_equal(a.ids_count, 2);
     assert_true(a.temp == 0.5);
@@ -76,10 +76,10 @@ static void two_dashes_end_the_options(void **state)
     struct waste_args a;
     (void)state;
     assert_int_equal(parse(&a, "run m -- --json"), 0);
-    assert_string_equal(a.positional[1], "--json");
+    assert_string_equal(a.line.positional[1], "--json");
     assert_false(a.json);
     assert_int_equal(parse(&a, "run m -"), 0);
-    assert_string_equal(a.positional[1], "-");
+    assert_string_equal(a.line.positional[1], "-");
 }
 
 static void refuse(const char *line, const char *word)
@@ -113,7 +113,7 @@ static void what_is_wrong_is_named(void **state)
     refuse("rnu m p", "did you mean 'run' by 'rnu'?");
     refuse("statz --pid 3", "did you mean 'stats' by 'statz'?");
     refuse("run", "run needs MODEL");
-    refuse("", "no model given");
+    refuse("", "nothing to run");
     refuse("plan m --temp 1", "option --temp does not belong to 'plan'");
     refuse("ps --ids 1", "does not belong to 'ps'");
 }
@@ -123,13 +123,13 @@ static void help_needs_nothing_else(void **state)
     struct waste_args a;
     (void)state;
     assert_int_equal(parse(&a, "run --help"), 0);
-    assert_true(a.help);
-    assert_int_equal(a.command, WASTE_CMD_RUN);
+    assert_true(a.line.help);
+    assert_int_equal(a.line.command, WASTE_CMD_RUN);
     assert_int_equal(parse(&a, "help chat"), 0);
-    assert_true(a.help && a.named);
-    assert_int_equal(a.command, WASTE_CMD_CHAT);
+    assert_true(a.line.help && a.line.named);
+    assert_int_equal(a.line.command, WASTE_CMD_CHAT);
     assert_int_equal(parse(&a, "--version"), 0);
-    assert_true(a.version);
+    assert_true(a.line.version);
 }
 
 /* Every option is in the help of every command it belongs to, and in the whole one. */
@@ -140,16 +140,16 @@ static void help_shows_every_option(void **state)
         char *text = NULL;
         size_t bytes;
         FILE *out = open_memstream(&text, &bytes);
-        waste_args_help(out, (enum waste_command)c);
+        waste_line_help(&waste_run_program, out, c);
         fclose(out);
-        for (size_t i = 0; i < waste_option_count; i++) {
-            const struct waste_option *o = &waste_option_table[i];
+        for (size_t i = 0; i < waste_run_program.option_count; i++) {
+            const struct waste_option *o = &waste_run_program.options[i];
             char row[64];
             snprintf(row, sizeof(row), "\n  %s ", o->name);
             bool belongs = c == WASTE_COMMAND_COUNT;
-            for (size_t k = 0; k < waste_option_count; k++) /* two may have one name */
-                belongs |= strcmp(waste_option_table[k].name, o->name) == 0 &&
-                           (waste_option_table[k].commands >> c & 1);
+            for (size_t k = 0; k < waste_run_program.option_count; k++) /* two may have one name */
+                belongs |= strcmp(waste_run_program.options[k].name, o->name) == 0 &&
+                           (waste_run_program.options[k].commands >> c & 1);
             if (o->help != NULL)
                 assert_int_equal(strstr(text, row) != NULL, belongs);
         }
@@ -162,10 +162,10 @@ static void near_words_are_found(void **state)
 {
     static const char *const names[] = {"reader", "compute", "router", "all"};
     (void)state;
-    assert_string_equal(waste_args_nearest("raeder", names, 4), "reader");
-    assert_string_equal(waste_args_nearest("routr", names, 4), "router");
-    assert_null(waste_args_nearest("nobody", names, 4));
-    assert_null(waste_args_nearest("", names, 4));
+    assert_string_equal(waste_line_nearest("raeder", names, 4), "reader");
+    assert_string_equal(waste_line_nearest("routr", names, 4), "router");
+    assert_null(waste_line_nearest("nobody", names, 4));
+    assert_null(waste_line_nearest("", names, 4));
 }
 
 int main(void)

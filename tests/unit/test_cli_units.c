@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cli/units.h"
+#include "options/units.h"
 
 static void sizes_have_binary_units(void **state)
 {

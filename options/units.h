@@ -4,8 +4,8 @@
  * Parsers return 0 or -EINVAL (malformed), -ERANGE (does not fit); out-parameters are untouched on
  * failure.
  */
-#ifndef WASTE_CLI_UNITS_H
-#define WASTE_CLI_UNITS_H
+#ifndef WASTE_OPTIONS_UNITS_H
+#define WASTE_OPTIONS_UNITS_H
 
 #include <stddef.h>
 #include <stdint.h>

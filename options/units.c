@@ -1,4 +1,4 @@
-#include "cli/units.h"
+#include "options/units.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,0 +1,45 @@
+/*
+ * The command line of waste-fetch: its arguments, its table of commands and its table of options.
+ * A command is a row here, a text in options_table.c, a function in fetch.h and a row in main.c.
+ */
+#ifndef WASTE_FETCHER_OPTIONS_H
+#define WASTE_FETCHER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "options/options.h"
+
+/* Commands: X(ID, name, positional arguments, least, most, summary). */
+#define WASTE_FETCH_COMMANDS(X)                                                                    \
+    X(SYNTH, "synth", "OUT", 0, 1, "write a container of any shape with random weights")           \
+    X(DISKBENCH, "diskbench", "DIR", 1, 1, "what a drive gives at the size of expert records")
+
+#define WASTE_X(id, name, positionals, least, most, summary) WASTE_FETCH_##id,
+enum waste_fetch_command { WASTE_FETCH_COMMANDS(WASTE_X) WASTE_FETCH_COMMAND_COUNT };
+#undef WASTE_X
+
+struct waste_fetch_args {
+    struct waste_line line;
+
+    bool json, quiet;
+    uint32_t threads; /* 0: not given */
+
+    const char *shape; /* synth */
+    bool list;
+    uint64_t seed;
+    uint32_t expert_fmt; /* 0: not given, else 1 + which of VQ3R, VQ2R, VQ4P */
+    uint32_t trunk_bits; /* 0: not given, else 1 + which of 3, 4, 8 */
+    uint32_t layers;     /* 0: not given */
+
+    const char *model;   /* diskbench */
+    uint64_t read_bytes; /* 0: not given */
+    double seconds;
+};
+
+extern const struct waste_program waste_fetch_program;
+
+/* Defaults, then argv. 0, or 2 after one line on stderr. */
+int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv);
+
+#endif

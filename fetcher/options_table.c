@@ -1,0 +1,87 @@
+/* The commands and the options. */
+#include "fetcher/options.h"
+#include "fetcher/weights.h"
+#include "shm/model.h"
+
+#define BIT(id) (UINT32_C(1) << WASTE_FETCH_##id)
+#define ANY UINT32_MAX
+
+#define FIELD(name) offsetof(struct waste_fetch_args, name)
+
+static const struct waste_option option_table[] = {
+    {"--shape", "NAME", "one of --list, or the path of a release's config.json", WASTE_OPT_STRING,
+     FIELD(shape), 0, 0, BIT(SYNTH)},
+    {"--list", NULL, "the shapes that have a name, and their sizes", WASTE_OPT_FLAG, FIELD(list), 0,
+     0, BIT(SYNTH)},
+    {"--seed", "N", "what the random numbers begin with; default 1", WASTE_OPT_U64, FIELD(seed), 0,
+     0x1p63 - 1, BIT(SYNTH)},
+    {"--fmt", "VQ3R|VQ2R|VQ4P", "format of the experts; default: the shape's, else VQ3R",
+     WASTE_OPT_CHOICE, FIELD(expert_fmt), 1, 0, BIT(SYNTH)},
+    {"--trunk-bits", "3|4|8", "bits of trunk matrices; default: the shape's, else 4",
+     WASTE_OPT_CHOICE, FIELD(trunk_bits), 1, 0, BIT(SYNTH)},
+    {"--layers", "N", "only the first N layers", WASTE_OPT_U32, FIELD(layers), 1, WASTE_MAX_LAYERS,
+     BIT(SYNTH)},
+    {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1,
+     WASTE_WEIGHTS_THREADS, BIT(SYNTH)},
+    {"--model", "DIR",
+     "a container: its record size, and the drive in tokens a second; default: DIR, if it is one",
+     WASTE_OPT_STRING, FIELD(model), 0, 0, BIT(DISKBENCH)},
+    {"--size", "SIZE", "bytes a read, a multiple of 4096; default: the model's records, else 4 MiB",
+     WASTE_OPT_SIZE, FIELD(read_bytes), 4096, 64 << 20, BIT(DISKBENCH)},
+    {"--seconds", "F", "how long each depth is measured; default 0.5", WASTE_OPT_FLOAT,
+     FIELD(seconds), 0.001, 3600, BIT(DISKBENCH)},
+    {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
+     BIT(DISKBENCH)},
+    {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0, BIT(SYNTH)},
+    {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0, BIT(SYNTH)},
+    {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
+    {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
+    {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
+};
+_Static_assert(sizeof(option_table) / sizeof(option_table[0]) <= 64,
+               "options given are a bit mask");
+
+static const struct waste_command_info command_table[WASTE_FETCH_COMMAND_COUNT] = {
+#define WASTE_X(id, word, args, few, many, text)                                                   \
+    {.name = word, .positionals = args, .summary = text, .least = few, .most = many},
+    WASTE_FETCH_COMMANDS(WASTE_X)
+#undef WASTE_X
+};
+
+static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] = {
+    [WASTE_FETCH_SYNTH] =
+        {"Writes a container with random centred weights to the new directory OUT. What it holds\n"
+         "depends on the shape, the formats and the seed, not on the machine or the threads.\n"
+         "A directory with other content is refused; one that a broken run of the same command\n"
+         "left is completed.\n",
+         "  waste-fetch synth --list\n"
+         "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
+         "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"},
+    [WASTE_FETCH_DISKBENCH] =
+        {"Reads the files of DIR past the page cache (O_DIRECT) at random places, 1 to 32 reads\n"
+         "at once. If there are none large enough, it makes one of up to 1 GiB and removes it.\n",
+         "  waste-fetch diskbench models/demo.waste\n"
+         "  waste-fetch diskbench /data --size 8M --seconds 2 --json\n"},
+};
+
+int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv)
+{
+    *args = (struct waste_fetch_args){.seed = 1, .seconds = 0.5};
+    return waste_line_parse(&waste_fetch_program, args, argc, argv, stderr);
+}
+
+const struct waste_program waste_fetch_program = {
+    .name = "waste-fetch",
+    .summary = "makes the containers that waste-run runs",
+    .synopsis = "COMMAND [arguments] [options]\n",
+    .notes = "'waste-fetch COMMAND --help' shows one command with its options and examples;\n"
+             "'waste-fetch --version' the version.\n"
+             "exit codes: 0 done, 1 failed, 2 usage\n",
+    .man_notes = ".SH EXIT STATUS\n"
+                 "0 done, 1 failed, 2 usage.\n",
+    .options = option_table,
+    .option_count = sizeof(option_table) / sizeof(option_table[0]),
+    .commands = command_table,
+    .texts = command_texts,
+    .command_count = WASTE_FETCH_COMMAND_COUNT,
+};
