@@ -30,6 +30,10 @@ struct waste_matrix {
 /* Positions (of 8 columns) a set of vector-quantisation tables covers at most. */
 enum { WASTE_VQ_BLOCK = 8 };
 
+/* Products of many tokens: weights decoded to f32 panel[WASTE_PANEL_ROWS][WASTE_GROUP], and tokens
+ * in tiles of WASTE_TILE. */
+enum { WASTE_PANEL_ROWS = 64, WASTE_TILE = 16 };
+
 enum waste_activation { WASTE_ACTIVATION_SILU, WASTE_ACTIVATION_SITU };
 struct waste_act {
     enum waste_activation kind;
@@ -95,6 +99,39 @@ struct waste_kernels {
     /* y[r] = scale[r] * acc of r, natural order, scales f16 unaligned. For any run of rows that
      * starts at a multiple of 64: y, acc and scales all advanced to it. */
     void (*vq_finish)(float *y, const float *acc, const uint8_t *scales, uint32_t rows);
+
+    /*
+     * Products of many tokens (batch.h puts these together). Activations are tiled: of WASTE_TILE
+     * tokens, [col][token].
+     *
+     * pack: one tile of n <= WASTE_TILE tokens out of rows; token i is row index[i] of x (index
+     * NULL: row i), ldx floats apart; the places of missing tokens become 0.
+     * unpack: y[row of token i][r] = yt[r][i] for r < rows, or with `weight`: += weight[i]
+     * yt[r][i].
+     */
+    void (*pack)(float *xt, const float *x, size_t ldx, const uint32_t *index, uint32_t n,
+                 uint32_t cols);
+    void (*unpack)(float *y, size_t ldy, const uint32_t *index, const float *weight,
+                   const float *yt, uint32_t n, uint32_t rows);
+
+    /* The stored integers (F32: the values) of rows [r0, r0 + rows), rows <= WASTE_PANEL_ROWS, in
+     * column group g as f32; columns past the matrix are left as they are or hold padding. */
+    void (*panel[WASTE_FMT_COUNT])(float *panel, const struct waste_matrix *w, uint32_t r0,
+                                   uint32_t rows, uint32_t g);
+    /* The same for 64 rows of a vector-quantised matrix, without their scales: at most 16
+     * positions, the first one's bytes at `index`. */
+    void (*vq_panel[WASTE_FMT_COUNT])(float *panel, const float *books, const uint8_t *index,
+                                      uint32_t positions);
+    /*
+     * yt[tile][r][t] += scale[r] sum_c panel[r][c] xt[tile][c][t] for r < rows, c < cols <=
+     * WASTE_GROUP and n tokens; tiles y_tile and x_tile floats apart, all 64-aligned. All of a
+     * tile is computed. The order of the sum is the same for every token, row and n.
+     */
+    void (*panel_multiply)(float *yt, size_t y_tile, const float *panel, const float *scale,
+                           const float *xt, size_t x_tile, uint32_t rows, uint32_t cols,
+                           uint32_t n);
+    /* For so many tokens or fewer, tables and lookups beat a panel (measured: README). */
+    uint32_t lookup_tokens[WASTE_FMT_COUNT];
 
     /* sum of squares of x[n]; y = x * scale * w (RMSNorm's second half, scale = 1/sqrt(mean + eps))
      */

@@ -5,14 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "compute/kernels_int.h"
+#include "compute/kernels_unpack_c.h"
 
-enum {
-    LANES = 16,
-    Q8G_BYTES = WASTE_GROUP,
-    Q4G_BYTES = WASTE_GROUP / 2,
-    Q3G_BYTES = WASTE_GROUP * 3 / 8,
-};
+enum { LANES = 16 };
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -44,31 +39,6 @@ static void prepare_c(float *xp, const float *x, uint32_t cols)
 {
     memcpy(xp, x, cols * sizeof *x);
     memset(xp + cols, 0, (waste_act_floats(cols) - cols) * sizeof *x);
-}
-
-/* The integers of one group of 128 as floats. */
-static void unpack_q8g(float *v, const uint8_t *group)
-{
-    for (uint32_t i = 0; i < WASTE_GROUP; i++)
-        v[i] = (float)(int8_t)group[i];
-}
-
-static void unpack_q4g(float *v, const uint8_t *group)
-{
-    for (uint32_t i = 0; i < Q4G_BYTES; i++) {
-        v[2 * i] = (float)((group[i] & 15) - 8);
-        v[2 * i + 1] = (float)((group[i] >> 4) - 8);
-    }
-}
-
-static void unpack_q3g(float *v, const uint8_t *group)
-{
-    for (uint32_t i = 0; i < WASTE_GROUP; i += 8) {
-        const uint8_t *p = group + i / 8 * 3;
-        uint32_t bits = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
-        for (uint32_t j = 0; j < 8; j++)
-            v[i + j] = (float)((int)(bits >> 3 * j & 7) - 4);
-    }
 }
 
 WASTE_INLINE void matvec_quantised(float *y, const struct waste_matrix *w, const float *xp,
@@ -436,4 +406,5 @@ void waste_kernels_fill_c(struct waste_kernels *k)
     k->mla_scores = mla_scores_c;
     k->mla_mix = mla_mix_c;
     k->softmax_part = softmax_part_c;
+    waste_kernels_fill_batch_c(k);
 }

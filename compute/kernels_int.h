@@ -16,6 +16,7 @@
 
 /* Each overrides the entries its instruction set does better; the table holds the level below. */
 void waste_kernels_fill_c(struct waste_kernels *k);
+void waste_kernels_fill_batch_c(struct waste_kernels *k); /* part of c */
 void waste_kernels_fill_avx2(struct waste_kernels *k);
 void waste_kernels_fill_avx512(struct waste_kernels *k);
 void waste_kernels_fill_vnni(struct waste_kernels *k);

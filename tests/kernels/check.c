@@ -12,20 +12,19 @@
 #include <string.h>
 
 #include "compute/kernels_int.h"
-#include "tests/kernels/kernels_test.h"
+#include "tests/kernels/check.h"
 
-static struct waste_kernels kernels, reference; /* the level under test, and C */
+struct waste_kernels kernels, reference;
 static int failures;
 static double worst; /* of the current kernel, in units of its bound */
 
-static void fail(const char *kernel, const char *what, uint32_t n, double value)
+void fail(const char *kernel, const char *what, uint32_t n, double value)
 {
     if (failures++ < 20)
         fprintf(stderr, "%s: %s: %s (at %u: %g)\n", kernels.level, kernel, what, n, value);
 }
 
-/* got and c within bound * size of want; size[i] as above. NULL c: the level is C's only model. */
-static void check(const char *kernel, const float *got, const float *c, const double *want,
+void check(const char *kernel, const float *got, const float *c, const double *want,
                   const double *size, uint32_t n, double bound)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -40,12 +39,12 @@ static void check(const char *kernel, const float *got, const float *c, const do
         fail(kernel, "wrote outside its output", 0, 0);
 }
 
-static float *floats(uint32_t n)
+float *floats(uint32_t n)
 {
     return test_alloc(n * sizeof(float), sizeof(float));
 }
 
-static float *gauss(uint32_t n, float scale)
+float *gauss(uint32_t n, float scale)
 {
     float *x = floats(n);
     for (uint32_t i = 0; i < n; i++)
@@ -53,7 +52,7 @@ static float *gauss(uint32_t n, float scale)
     return x;
 }
 
-static double *doubles(uint32_t n)
+double *doubles(uint32_t n)
 {
     return test_alloc(n * sizeof(double), sizeof(double));
 }
@@ -63,9 +62,7 @@ static float *copy(const float *x, uint32_t n)
     return memcpy(floats(n), x, n * sizeof *x);
 }
 
-enum kind { GAUSS, OUTLIERS, ZERO, TINY, HUGE_VALUES, KINDS };
-
-static float *activations(uint32_t n, enum kind kind)
+float *activations(uint32_t n, enum kind kind)
 {
     static const float scale[KINDS] = {1, 1, 0, 1e-25f, 1e25f};
     float *x = gauss(n, scale[kind]);
@@ -573,6 +570,7 @@ static const struct group {
 } groups[] = {
     {"trunk products", check_products},
     {"vector-quantised products", check_vector_quantised},
+    {"products of many tokens", check_batch},
     {"vectors, attention and state", check_small},
 };
 

@@ -17,6 +17,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$root"
 "$cc" -static -O2 -std=gnu17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter -Wshadow -Werror \
-    -ffp-contract=off -DTEST_NO_CRC -o "$dir/kernels" tests/kernels/check.c tests/kernels/data.c \
-    tests/kernels/bench.c compute/kernels.c compute/kernels_c.c compute/kernels_neon.c -lm
+    -ffp-contract=off -DTEST_NO_CRC -o "$dir/kernels" tests/kernels/check.c tests/kernels/check_batch.c \
+    tests/kernels/data.c tests/kernels/bench.c compute/batch.c compute/kernels.c compute/kernels_c.c compute/kernels_batch_c.c \
+    compute/kernels_neon.c -lm
 "$qemu" "$dir/kernels" --level neon "$@"
