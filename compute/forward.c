@@ -1,3 +1,4 @@
+#include "compute/bandwidth.h"
 #include "compute/forward_int.h"
 #include "shm/inject.h"
 
@@ -145,6 +146,7 @@ static int embed(struct waste_forward *f, uint32_t token)
 
 static int run_layer(struct waste_forward *f, uint32_t layer)
 {
+    int64_t start = waste_forward_now_ns(), waited = f->expert_wait_ns;
     int err;
 
     f->layer = layer;
@@ -155,9 +157,13 @@ static int run_layer(struct waste_forward *f, uint32_t layer)
     f->input = (struct waste_input){&f->w->m[WASTE_T_ATT_RES_NORM], &f->w->m[WASTE_T_ATT_RES_PROJ],
                                     &f->w->m[WASTE_T_INPUT_NORM]};
     err = f->w->layer->is_kda ? waste_kda(f) : waste_mla(f);
-    if (err)
-        return err;
-    return f->w->layer->is_moe ? waste_moe(f) : waste_dense(f);
+    if (!err)
+        err = f->w->layer->is_moe ? waste_moe(f) : waste_dense(f);
+    if (!err)
+        waste_layer_meter_add(&f->env.shm.layer_meter[layer], 1,
+                              (uint64_t)(waste_forward_now_ns() - start),
+                              (uint64_t)(f->expert_wait_ns - waited));
+    return err;
 }
 
 static int head(struct waste_forward *f, float *logits)
@@ -282,7 +288,20 @@ static void prepare_phase(void *arg, uint32_t worker)
         waste_weights_prepare(&f->weights, f->k, triple);
 }
 
+/* Once a pipeline: a successor's first token comes before that. */
+static void measure_memory(struct waste_forward *f)
+{
+    _Atomic uint64_t *word = &f->env.shm.control->memory_bytes_per_s;
+
+    /* relaxed: for people, and of our predecessor */
+    if (atomic_load_explicit(word, memory_order_relaxed) == 0)
+        atomic_store_explicit(
+            word, waste_bandwidth_measure(f->team, f->env.trunk, f->env.shm.model->trunk_bytes),
+            memory_order_relaxed);
+}
+
 void waste_forward_load(struct waste_forward *f)
 {
     waste_team_run(f->team, prepare_phase, f, waste_weights_prep_count(f->env.shm.model), 1);
+    measure_memory(f);
 }

@@ -33,7 +33,7 @@ struct waste_forward;
 int waste_forward_create(struct waste_forward **out, const struct waste_forward_env *env);
 void waste_forward_destroy(struct waste_forward *f);
 
-/* Prepares the codebooks; once, when the trunk is loaded. */
+/* Prepares the codebooks and measures memory; once, when the trunk is loaded. */
 void waste_forward_load(struct waste_forward *f);
 
 /* Asks the reader for the embedding rows of token[count], to be consumed from `position` on: as

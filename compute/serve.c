@@ -211,7 +211,9 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
     waste_forward_count(s->forward);
     waste_count(c, WASTE_C_TOKENS, 1);
     waste_count(c, WASTE_C_GENERATED, last && w->max_tokens);
-    waste_count(c, WASTE_C_STEP_NS, (uint64_t)(waste_forward_now_ns() - start));
+    uint64_t took = (uint64_t)(waste_forward_now_ns() - start);
+    waste_count(c, WASTE_C_STEP_NS, took);
+    waste_count(c, WASTE_C_DECODE_NS, last && w->max_tokens ? took : 0);
     return 0;
 }
 

@@ -43,7 +43,8 @@ struct waste_io_setup {
     uint8_t *cache; /* slot n at cache + n * slot_bytes */
     uint64_t slot_bytes;
     uint32_t slot_count;
-    uint32_t depth; /* reads in flight at most */
+    uint32_t depth;                  /* reads in flight at most */
+    struct waste_drive_meter *meter; /* [WASTE_DRIVE_RECORDS], of each drive; NULL: nobody looks */
 };
 
 struct waste_io;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_STALLS = 8, NOBODY = UINT16_MAX, RESULTS = 32, BLOCK = 4096, REFUSALS = 3 };
@@ -23,6 +24,7 @@ struct job {
     uint16_t stalls; /* parts asked again after EINTR or EAGAIN */
     uint32_t again;  /* bit n: part n is to be asked again */
     int32_t result[WASTE_IO_PARTS];
+    uint64_t begun_ns[WASTE_IO_PARTS]; /* when the part was given to the backend */
 };
 
 struct queue {
@@ -34,7 +36,8 @@ struct drive {
     struct waste_io_setup setup;
     struct waste_io *io;
     int *files;
-    struct queue urgent, other; /* jobs with parts that have not begun */
+    struct queue urgent, other;      /* jobs with parts that have not begun */
+    struct waste_drive_meter *meter; /* NULL: nobody looks */
 };
 
 struct drives_io {
@@ -60,6 +63,13 @@ const char *waste_io_rung_name(enum waste_io_mode mode, bool direct)
     return mode == WASTE_IO_URING   ? direct ? "uring+direct" : "uring"
            : mode == WASTE_IO_PREAD ? direct ? "pread+direct" : "pread"
                                     : "auto";
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 /* ---- queues of jobs ---- */
@@ -136,6 +146,7 @@ static bool begin_part(struct drives_io *u, struct drive *d, uint16_t at)
     part.bytes = left < j->piece ? left : j->piece;
     if (!d->io->ops->queue(d->io, &part))
         return false;
+    j->begun_ns[number] = d->meter ? now_ns() : 0;
     if (j->again)
         j->again &= j->again - 1;
     else
@@ -168,6 +179,13 @@ static bool feed(struct drives_io *u, struct drive *d)
     return any;
 }
 
+static void show_in_flight(struct drive *d)
+{
+    /* relaxed: a gauge, for people */
+    if (d->meter)
+        atomic_store_explicit(&d->meter->in_flight, d->io->in_flight, memory_order_relaxed);
+}
+
 static int submit(struct waste_io *io)
 {
     struct drives_io *u = self(io);
@@ -175,6 +193,7 @@ static int submit(struct waste_io *io)
     for (uint32_t i = 0; i < u->count && rc == 0; i++) {
         feed(u, &u->drive[i]);
         rc = u->drive[i].io->ops->submit(u->drive[i].io);
+        show_in_flight(&u->drive[i]);
     }
     return rc;
 }
@@ -215,11 +234,15 @@ static void collect(struct drives_io *u, struct drive *d)
     uint32_t n;
     do {
         n = d->io->ops->reap(d->io, done, RESULTS);
+        uint64_t now = d->meter && n > 0 ? now_ns() : 0;
         for (uint32_t i = 0; i < n; i++) {
             uint16_t at = (uint16_t)(done[i].tag / WASTE_IO_PARTS);
             struct job *j = &u->job[at];
             uint32_t part = done[i].tag % WASTE_IO_PARTS;
             j->result[part] = done[i].result;
+            if (d->meter)
+                waste_drive_meter_end(d->meter, now - j->begun_ns[part],
+                                      done[i].result > 0 ? (uint64_t)done[i].result : 0);
             if (!ask_again(u, d, at, part, done[i].result) && --j->left == 0)
                 u->over[u->ended++] = at;
         }
@@ -227,6 +250,7 @@ static void collect(struct drives_io *u, struct drive *d)
     /* the drive goes on before its results are looked at */
     if ((d->urgent.first != NOBODY || d->other.first != NOBODY) && feed(u, d))
         d->io->ops->submit(d->io);
+    show_in_flight(d);
 }
 
 static uint32_t reap(struct waste_io *io, struct waste_io_done *done, uint32_t max)
@@ -334,6 +358,7 @@ static struct drives_io *make(const struct waste_io_setup *setup)
     for (uint32_t i = 0; i < u->count; i++) {
         struct drive *d = &u->drive[i];
         d->info.drive = found[i];
+        d->meter = setup->meter ? &setup->meter[i] : NULL;
         d->urgent = d->other = (struct queue){NOBODY, NOBODY};
         d->setup = *setup;
         d->setup.files = d->files = malloc(found[i].files * sizeof(*d->files));

@@ -101,6 +101,7 @@ static int open_io(struct waste_service *s, struct waste_error *err)
         .slot_bytes = control->slot_bytes,
         .slot_count = control->slot_count,
         .depth = WASTE_IO_DEPTH,
+        .meter = control->drive_meter,
     };
     const struct waste_io_drives_options options = {
         .mode = (enum waste_io_mode)control->options.io,

@@ -24,8 +24,9 @@ const char *const waste_stage_state_name[WASTE_STAGE_STATE_COUNT] = {
 const char *const waste_activity_name[WASTE_ACT_COUNT] = {WASTE_ACTIVITIES(WASTE_X)};
 #undef WASTE_X
 
-#define WASTE_X(id, json, stage, text)                                                             \
-    [WASTE_C_##id] = {.name = json, .help = text, .writer = WASTE_STAGE_##stage},
+#define WASTE_X(id, json, prometheus, stage, text)                                                 \
+    [WASTE_C_##                                                                                    \
+        id] = {.name = json, .metric = prometheus, .help = text, .writer = WASTE_STAGE_##stage},
 const struct waste_counter_info waste_counter_info[WASTE_COUNTER_COUNT] = {WASTE_COUNTERS(WASTE_X)};
 #undef WASTE_X
 
@@ -46,7 +47,7 @@ _Static_assert(sizeof(struct waste_embed_slot) == 64, "an embedding slot is one 
 
 struct layout {
     uint64_t embed_slot_off, embed_data_off, slot_off, directory_off, demand_off, prefetch_off,
-        hidden_off, bytes;
+        hidden_off, layer_meter_off, bytes;
     uint64_t slot_bytes, embed_row_bytes;
     uint32_t want_stride, hidden_stride;
 };
@@ -81,6 +82,7 @@ static struct layout plan(const struct waste_model *model, uint32_t slot_count)
     l.demand_off = place(&end, waste_ring_bytes(WASTE_DEMAND_RING, l.want_stride));
     l.prefetch_off = place(&end, waste_ring_bytes(WASTE_PREFETCH_RING, l.want_stride));
     l.hidden_off = place(&end, waste_ring_bytes(WASTE_HIDDEN_RING, l.hidden_stride));
+    l.layer_meter_off = place(&end, c->layers * sizeof(struct waste_layer_meter));
     l.embed_slot_off = place(&end, WASTE_EMBED_SLOTS * sizeof(struct waste_embed_slot));
     l.embed_data_off = place(&end, WASTE_EMBED_SLOTS * l.embed_row_bytes);
     l.slot_off = place(&end, (uint64_t)slot_count * sizeof(struct waste_slot));
@@ -108,6 +110,7 @@ static void point(void *base, const struct layout *l, struct waste_shm *out)
     out->demand = at(base, l->demand_off);
     out->prefetch = at(base, l->prefetch_off);
     out->hidden = at(base, l->hidden_off);
+    out->layer_meter = at(base, l->layer_meter_off);
     out->embed = at(base, l->embed_slot_off);
     out->embed_data = at(base, l->embed_data_off);
 }
@@ -141,6 +144,7 @@ void waste_control_init(void *base, uint64_t bytes, const struct waste_model *mo
     c->demand_off = l.demand_off;
     c->prefetch_off = l.prefetch_off;
     c->hidden_off = l.hidden_off;
+    c->layer_meter_off = l.layer_meter_off;
     c->model_off = MODEL_OFF;
     c->want_stride = l.want_stride;
     c->hidden_stride = l.hidden_stride;
@@ -165,7 +169,8 @@ static bool header_ok(const struct waste_control *c, const struct layout *l)
            c->embed_data_off == l->embed_data_off && c->slot_off == l->slot_off &&
            c->directory_off == l->directory_off && c->demand_off == l->demand_off &&
            c->prefetch_off == l->prefetch_off && c->hidden_off == l->hidden_off &&
-           c->want_stride == l->want_stride && c->hidden_stride == l->hidden_stride;
+           c->layer_meter_off == l->layer_meter_off && c->want_stride == l->want_stride &&
+           c->hidden_stride == l->hidden_stride;
 }
 
 static bool ring_is(const struct waste_ring *ring, uint32_t capacity, uint32_t stride)

@@ -16,6 +16,7 @@
 
 #include "shm/bell.h"
 #include "shm/log.h"
+#include "shm/meter.h"
 #include "shm/model.h"
 #include "shm/ring.h"
 #include "shm/slot.h"
@@ -80,49 +81,68 @@ struct waste_stage {
 };
 _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache lines");
 
-/* Counters: X(ID, json name, writer stage, help). Written with relaxed adds by that stage only;
- * only ever grow, or are gauges. */
+/* Counters: X(ID, json name, Prometheus name, writer stage, help). Written with relaxed adds by
+ * that stage only; only ever grow, or are gauges. A Prometheus name ends with _total if it is no
+ * gauge; one with _seconds is of a counter in nanoseconds. */
 #define WASTE_COUNTERS(X)                                                                          \
-    X(TRUNK_BYTES_READ, "trunk_bytes_read", READER,                                                \
+    X(TRUNK_BYTES_READ, "trunk_bytes_read", "trunk_read_bytes_total", READER,                      \
       "trunk bytes read from disk since the pipeline started")                                     \
-    X(TRUNK_LOADED, "trunk_loaded_bytes", READER, "trunk bytes in memory (gauge)")                 \
-    X(TRUNK_HUGE, "trunk_huge_bytes", READER, "of those, in huge pages (gauge)")                   \
-    X(DEMAND_RECORDS, "demand_records", READER, "layers whose demand was taken")                   \
-    X(HITS, "hits", READER, "experts demanded that were in memory")                                \
-    X(MISSES, "misses", READER, "experts demanded that had to be read or were still being read")   \
-    X(BYTES_READ, "bytes_read", READER, "expert bytes read, prefetch included")                    \
-    X(READS, "reads", READER, "expert records read")                                               \
-    X(READ_RETRIES, "read_retries", READER, "reads tried again after an error or a bad checksum")  \
-    X(READ_FAILURES, "read_failures", READER, "expert records given up")                           \
-    X(PREFETCHED, "prefetched", READER, "experts read because they were predicted")                \
-    X(PREFETCH_USED, "prefetch_used", READER, "of those, demanded before they were evicted")       \
-    X(PREFETCH_DROPPED, "prefetch_dropped", READER,                                                \
+    X(TRUNK_LOADED, "trunk_loaded_bytes", "trunk_loaded_bytes", READER,                            \
+      "trunk bytes in memory (gauge)")                                                             \
+    X(TRUNK_HUGE, "trunk_huge_bytes", "trunk_huge_bytes", READER,                                  \
+      "of those, in huge pages (gauge)")                                                           \
+    X(DEMAND_RECORDS, "demand_records", "demand_records_total", READER,                            \
+      "layers whose demand was taken")                                                             \
+    X(HITS, "hits", "expert_hits_total", READER, "experts demanded that were in memory")           \
+    X(MISSES, "misses", "expert_misses_total", READER,                                             \
+      "experts demanded that had to be read or were still being read")                             \
+    X(BYTES_READ, "bytes_read", "expert_read_bytes_total", READER,                                 \
+      "expert bytes read, prefetch included")                                                      \
+    X(READS, "reads", "expert_reads_total", READER, "expert records read")                         \
+    X(READ_RETRIES, "read_retries", "read_retries_total", READER,                                  \
+      "reads tried again after an error or a bad checksum")                                        \
+    X(READ_FAILURES, "read_failures", "read_failures_total", READER, "expert records given up")    \
+    X(PREFETCHED, "prefetched", "prefetched_total", READER,                                        \
+      "experts read because they were predicted")                                                  \
+    X(PREFETCH_USED, "prefetch_used", "prefetch_used_total", READER,                               \
+      "of those, demanded before they were evicted")                                               \
+    X(PREFETCH_DROPPED, "prefetch_dropped", "prefetch_dropped_total", READER,                      \
       "predictions not read: passed, resident or no room")                                         \
-    X(PREFETCH_CANCELLED, "prefetch_cancelled", READER,                                            \
+    X(PREFETCH_CANCELLED, "prefetch_cancelled", "prefetch_cancelled_total", READER,                \
       "predictions taken back: their layer was over before their read began")                      \
-    X(PREFETCH_WASTED, "prefetch_wasted", READER, "of those, not demanded when their layer came")  \
-    X(PREFETCH_WITHHELD, "prefetch_withheld", READER,                                              \
+    X(PREFETCH_WASTED, "prefetch_wasted", "prefetch_wasted_total", READER,                         \
+      "of those, not demanded when their layer came")                                              \
+    X(PREFETCH_WITHHELD, "prefetch_withheld", "prefetch_withheld_total", READER,                   \
       "predictions not read because too many like them were wrong")                                \
-    X(WARMED, "warmed", READER, "experts read at the start because earlier runs used them")        \
-    X(CACHE_SHRUNK, "cache_shrunk", READER, "slots given back because the budget became smaller")  \
-    X(EVICTIONS, "evictions", READER, "READY slots given to another expert")                       \
-    X(EMBED_ROWS, "embed_rows", READER, "embedding rows read")                                     \
-    X(TOKENS, "tokens", COMPUTE, "tokens committed, prompt included")                              \
-    X(GENERATED, "generated", COMPUTE, "tokens generated")                                         \
-    X(STEP_NS, "step_ns", COMPUTE, "nanoseconds spent in committed steps")                         \
-    X(EXPERT_WAIT_NS, "expert_wait_ns", COMPUTE, "of those, waiting for experts")                  \
-    X(EMBED_WAIT_NS, "embed_wait_ns", COMPUTE, "of those, waiting for an embedding row")           \
-    X(EXPERTS_NS, "experts_ns", COMPUTE, "of those, routed and shared experts")                    \
-    X(TRUNK_NS, "trunk_ns", COMPUTE, "of those, trunk products")                                   \
-    X(ATTENTION_NS, "attention_ns", COMPUTE, "of those, attention but its trunk products")         \
-    X(HIDDEN_DROPPED, "hidden_dropped", COMPUTE, "hidden states the router was too busy to take")  \
-    X(PREDICTIONS, "predictions", ROUTER, "prefetch records posted")
+    X(WARMED, "warmed", "warmed_total", READER,                                                    \
+      "experts read at the start because earlier runs used them")                                  \
+    X(CACHE_SHRUNK, "cache_shrunk", "cache_shrunk_slots_total", READER,                            \
+      "slots given back because the budget became smaller")                                        \
+    X(EVICTIONS, "evictions", "evictions_total", READER, "READY slots given to another expert")    \
+    X(EMBED_ROWS, "embed_rows", "embedding_rows_total", READER, "embedding rows read")             \
+    X(TOKENS, "tokens", "tokens_total", COMPUTE, "tokens committed, prompt included")              \
+    X(GENERATED, "generated", "generated_tokens_total", COMPUTE, "tokens generated")               \
+    X(STEP_NS, "step_ns", "step_seconds_total", COMPUTE, "nanoseconds spent in committed steps")   \
+    X(DECODE_NS, "decode_ns", "decode_seconds_total", COMPUTE,                                     \
+      "of those, in steps that generated a token")                                                 \
+    X(EXPERT_WAIT_NS, "expert_wait_ns", "expert_wait_seconds_total", COMPUTE,                      \
+      "of those, waiting for experts")                                                             \
+    X(EMBED_WAIT_NS, "embed_wait_ns", "embedding_wait_seconds_total", COMPUTE,                     \
+      "of those, waiting for an embedding row")                                                    \
+    X(EXPERTS_NS, "experts_ns", "experts_seconds_total", COMPUTE,                                  \
+      "of those, routed and shared experts")                                                       \
+    X(TRUNK_NS, "trunk_ns", "trunk_seconds_total", COMPUTE, "of those, trunk products")            \
+    X(ATTENTION_NS, "attention_ns", "attention_seconds_total", COMPUTE,                            \
+      "of those, attention but its trunk products")                                                \
+    X(HIDDEN_DROPPED, "hidden_dropped", "hidden_dropped_total", COMPUTE,                           \
+      "hidden states the router was too busy to take")                                             \
+    X(PREDICTIONS, "predictions", "predictions_total", ROUTER, "prefetch records posted")
 
-#define WASTE_X(id, name, stage, help) WASTE_C_##id,
+#define WASTE_X(id, name, metric, stage, help) WASTE_C_##id,
 enum waste_counter { WASTE_COUNTERS(WASTE_X) WASTE_COUNTER_COUNT };
 #undef WASTE_X
 struct waste_counter_info {
-    const char *name, *help;
+    const char *name, *metric, *help;
     enum waste_stage_id writer;
 };
 extern const struct waste_counter_info waste_counter_info[WASTE_COUNTER_COUNT];
@@ -247,7 +267,8 @@ struct waste_control {
     uint64_t embed_row_bytes; /* stride of rows at embed_data_off: the payload (row_bytes), right
                                  behind it the f16 scales, then 64 spare bytes or more */
     uint64_t embed_slot_off, embed_data_off;
-    uint64_t slot_off, directory_off, demand_off, prefetch_off, hidden_off, model_off;
+    uint64_t slot_off, directory_off, demand_off, prefetch_off, hidden_off, layer_meter_off,
+        model_off;
     uint32_t want_stride, hidden_stride; /* of the rings */
     _Atomic uint32_t trunk_tensors;      /* reader: tensors (table order) whose bytes are complete;
                                             survives its death */
@@ -260,7 +281,10 @@ struct waste_control {
     _Atomic uint32_t slots_budget;       /* supervisor: slots_wanted but for memory pressure */
     _Atomic uint32_t pressure_shrinks;   /* supervisor: how often the machine wanted memory back */
     _Atomic uint64_t budget_bytes;       /* supervisor: for people */
+    _Atomic uint64_t memory_bytes_per_s; /* compute: what its threads read from the trunk in a
+                                            second; 0: not measured */
     struct waste_drive_record drive[WASTE_DRIVE_RECORDS];
+    struct waste_drive_meter drive_meter[WASTE_DRIVE_RECORDS]; /* reader; of drive[] */
     /* reader: predictions by rank, the likeliest first, whose layer's demand came; of those, right
      */
     _Atomic uint64_t rank_predicted[WASTE_RANK_RECORDS], rank_right[WASTE_RANK_RECORDS];
@@ -290,11 +314,12 @@ struct waste_shm {
     struct waste_slot *slot; /* [slot_count] */
     _Atomic uint32_t
         *directory; /* slot_of[layer * experts + expert], WASTE_SLOT_NONE = none; reader */
-    struct waste_ring *demand;      /* of struct waste_want, compute -> reader */
-    struct waste_ring *prefetch;    /* of struct waste_want, router -> reader */
-    struct waste_ring *hidden;      /* of struct waste_hidden, compute -> router */
-    struct waste_embed_slot *embed; /* [WASTE_EMBED_SLOTS] */
-    uint8_t *embed_data;            /* [WASTE_EMBED_SLOTS][embed_row_bytes]; reader */
+    struct waste_ring *demand;             /* of struct waste_want, compute -> reader */
+    struct waste_ring *prefetch;           /* of struct waste_want, router -> reader */
+    struct waste_ring *hidden;             /* of struct waste_hidden, compute -> router */
+    struct waste_embed_slot *embed;        /* [WASTE_EMBED_SLOTS] */
+    struct waste_layer_meter *layer_meter; /* [layers]; compute */
+    uint8_t *embed_data;                   /* [WASTE_EMBED_SLOTS][embed_row_bytes]; reader */
 };
 
 /* Expert ids a record of the demand and prefetch rings has room for. */

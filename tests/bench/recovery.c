@@ -1,7 +1,7 @@
 /*
- * recovery PID STAGE KILLS: kills a stage of a running pipeline again and again, at random moments of
- * its steps, and prints as one JSON object how long each part of the way to the next token took. The
- * pipeline must be generating. tests/bench/recovery.py starts one and shows medians.
+ * recovery PID STAGE KILLS: kills a stage of a running pipeline again and again, at random moments
+ * of its steps, and prints as one JSON object how long each part of the way to the next token took.
+ * The pipeline must be generating. tests/bench/recovery.py starts one and shows medians.
  *
  * Everything is read from the control segment, as any observer would.
  */
@@ -128,8 +128,9 @@ int main(int argc, char **argv)
             fprintf(stderr, "recovery: the pipeline has ended\n");
             return 1;
         }
-        printf("%s{\"step\": %" PRId64 ", \"into\": %" PRId64 ", \"reaped\": %" PRId64 ", \"started\": %" PRId64
-               ", \"attached\": %" PRId64 ", \"running\": %" PRId64 ", \"token\": %" PRId64 "}",
+        printf("%s{\"step\": %" PRId64 ", \"into\": %" PRId64 ", \"reaped\": %" PRId64
+               ", \"started\": %" PRId64 ", \"attached\": %" PRId64 ", \"running\": %" PRId64
+               ", \"token\": %" PRId64 "}",
                i > 0 ? ", " : "", step, into, w.reaped, w.started, w.attached, w.running, w.token);
     }
     printf("]}\n");

@@ -173,10 +173,11 @@ static void each_corrupted_header_field_is_refused(void **state)
         const char *name;
         size_t off, size;
     } field[] = {
-        FIELD(bytes),          FIELD(slot_count),     FIELD(slot_bytes), FIELD(embed_row_bytes),
-        FIELD(embed_slot_off), FIELD(embed_data_off), FIELD(slot_off),   FIELD(directory_off),
-        FIELD(demand_off),     FIELD(prefetch_off),   FIELD(hidden_off), FIELD(model_off),
-        FIELD(want_stride),    FIELD(hidden_stride),
+        FIELD(bytes),           FIELD(slot_count),     FIELD(slot_bytes),
+        FIELD(embed_row_bytes), FIELD(embed_slot_off), FIELD(embed_data_off),
+        FIELD(slot_off),        FIELD(directory_off),  FIELD(demand_off),
+        FIELD(prefetch_off),    FIELD(hidden_off),     FIELD(model_off),
+        FIELD(want_stride),     FIELD(hidden_stride),  FIELD(layer_meter_off),
     };
     struct waste_control *c = make();
 
@@ -353,8 +354,10 @@ static void tables_have_a_name_for_everything(void **state)
         assert_non_null(waste_counter_info[i].name);
         assert_non_null(waste_counter_info[i].help);
         assert_in_range(waste_counter_info[i].writer, 0, WASTE_STAGE_COUNT - 1);
-        for (int k = 0; k < i; k++)
+        for (int k = 0; k < i; k++) {
             assert_string_not_equal(waste_counter_info[i].name, waste_counter_info[k].name);
+            assert_string_not_equal(waste_counter_info[i].metric, waste_counter_info[k].metric);
+        }
     }
     assert_string_equal(waste_stage_name[WASTE_STAGE_ROUTER], "router");
     assert_string_equal(waste_counter_info[WASTE_C_TOKENS].name, "tokens");
