@@ -12,7 +12,7 @@
 
 /* Commands: X(ID, name, positional arguments, least, most, summary). */
 #define WASTE_FETCH_COMMANDS(X)                                                                    \
-    X(SYNTH, "synth", "OUT", 0, 1, "write a container of any shape with random weights")           \
+    X(SYNTH, "synth", "OUT", 0, 1, "write a container or a release of any shape")                  \
     X(DISKBENCH, "diskbench", "DIR", 1, 1, "what a drive gives at the size of expert records")
 
 #define WASTE_X(id, name, positionals, least, most, summary) WASTE_FETCH_##id,
@@ -31,6 +31,9 @@ struct waste_fetch_args {
     uint32_t expert_fmt; /* 0: not given, else 1 + which of VQ3R, VQ2R, VQ4P */
     uint32_t trunk_bits; /* 0: not given, else 1 + which of 3, 4, 8 */
     uint32_t layers;     /* 0: not given */
+    bool checkpoint;
+    uint32_t dtype;       /* 0: not given, else 1 + which of bf16, f16, f32, mxfp4 */
+    uint64_t shard_bytes; /* 0: not given */
 
     const char *model;   /* diskbench */
     uint64_t read_bytes; /* 0: not given */

@@ -1,6 +1,6 @@
 /* The commands and the options. */
+#include "fetcher/jobs.h"
 #include "fetcher/options.h"
-#include "fetcher/weights.h"
 #include "shm/model.h"
 
 #define BIT(id) (UINT32_C(1) << WASTE_FETCH_##id)
@@ -21,8 +21,16 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_CHOICE, FIELD(trunk_bits), 1, 0, BIT(SYNTH)},
     {"--layers", "N", "only the first N layers", WASTE_OPT_U32, FIELD(layers), 1, WASTE_MAX_LAYERS,
      BIT(SYNTH)},
-    {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1,
-     WASTE_WEIGHTS_THREADS, BIT(SYNTH)},
+    {"--checkpoint", NULL, "a release: shards with their index, config.json, tokenizer files",
+     WASTE_OPT_FLAG, FIELD(checkpoint), 0, 0, BIT(SYNTH)},
+    {"--dtype", "bf16|f16|f32|mxfp4",
+     "of a release's weights (mxfp4: the experts, the rest bf16); default: mxfp4 for K3's family, "
+     "else bf16",
+     WASTE_OPT_CHOICE, FIELD(dtype), 1, 0, BIT(SYNTH)},
+    {"--shard-size", "SIZE", "bytes of a release's shard, at most; default 5000000000",
+     WASTE_OPT_SIZE, FIELD(shard_bytes), 4096, 0x1p50, BIT(SYNTH)},
+    {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1, WASTE_JOBS_THREADS,
+     BIT(SYNTH)},
     {"--model", "DIR",
      "a container: its record size, and the drive in tokens a second; default: DIR, if it is one",
      WASTE_OPT_STRING, FIELD(model), 0, 0, BIT(DISKBENCH)},
@@ -50,13 +58,15 @@ static const struct waste_command_info command_table[WASTE_FETCH_COMMAND_COUNT] 
 
 static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] = {
     [WASTE_FETCH_SYNTH] =
-        {"Writes a container with random centred weights to the new directory OUT. What it holds\n"
-         "depends on the shape, the formats and the seed, not on the machine or the threads.\n"
+        {"Writes a container with random centred weights to the new directory OUT, or a release\n"
+         "(safetensors) as convert reads it. What it holds depends on the shape, the formats and\n"
+         "the seed, not on the machine or the threads.\n"
          "A directory with other content is refused; one that a broken run of the same command\n"
          "left is completed.\n",
          "  waste-fetch synth --list\n"
          "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
-         "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"},
+         "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"
+         "  waste-fetch synth --checkpoint --shape tiny-k3 --dtype bf16 release\n"},
     [WASTE_FETCH_DISKBENCH] =
         {"Reads the files of DIR past the page cache (O_DIRECT) at random places, 1 to 32 reads\n"
          "at once. If there are none large enough, it makes one of up to 1 GiB and removes it.\n",

@@ -1,17 +1,14 @@
-/* waste-fetch synth: a container with random weights. The manifest is written last, so what has one
- * is whole. */
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
+/* waste-fetch synth: a container, or a release, with random weights. The manifest (the index of the
+ * shards) is written last, so what has one is whole. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "fetcher/checkpoint.h"
 #include "fetcher/fetch.h"
 #include "fetcher/io.h"
+#include "fetcher/outdir.h"
 #include "fetcher/plan.h"
 #include "fetcher/shape.h"
 #include "fetcher/texts.h"
@@ -23,88 +20,46 @@ struct options {
     const char *shape, *out;
     uint64_t seed;
     uint32_t expert_fmt, trunk_bits, layers, threads; /* 0: as the shape says */
-    bool quiet;
+    bool checkpoint, quiet;
+    enum waste_source_type type;
+    uint64_t shard_bytes; /* 0: as releases have */
 };
+#define SHARD_BYTES UINT64_C(5000000000)
 
-/* In the order of the words of --fmt and --trunk-bits. */
+/* In the order of the words of --dtype, --fmt and --trunk-bits. */
+static const struct {
+    const char *name;
+    enum waste_source_type type;
+} types[] = {{"bf16", WASTE_SOURCE_BF16},
+             {"f16", WASTE_SOURCE_F16},
+             {"f32", WASTE_SOURCE_F32},
+             {"mxfp4", WASTE_SOURCE_MXFP4}};
 static const uint32_t formats[] = {WASTE_FMT_VQ3R, WASTE_FMT_VQ2R, WASTE_FMT_VQ4P};
 static const uint32_t trunk_bits[] = {3, 4, 8};
+
+static const char *type_name(enum waste_source_type type)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (types[i].type == type)
+            return types[i].name;
+    return "";
+}
 
 /* What the container is made from. It is written first: a second run with the same recipe may go on
  * in the same directory, any other may not. */
 static char *recipe(const struct options *o, const struct waste_shape *s)
 {
-    json_t *j = json_pack("{s:s, s:I, s:i, s:i, s:b, s:O}", "made_by", "waste-fetch synth", "seed",
-                          (json_int_t)o->seed, "expert_fmt", (int)s->expert_fmt, "trunk_bits",
-                          (int)s->trunk_bits, "subnormal", s->subnormal, "config", s->config);
+    json_t *j = json_pack("{s:s, s:I, s:b, s:O}", "made_by", "waste-fetch synth", "seed",
+                          (json_int_t)o->seed, "subnormal", s->subnormal, "config", s->config);
+    if (o->checkpoint)
+        json_object_update_new(j, json_pack("{s:s, s:I}", "dtype", type_name(o->type),
+                                            "shard_bytes", (json_int_t)o->shard_bytes));
+    else
+        json_object_update_new(j, json_pack("{s:i, s:i}", "expert_fmt", (int)s->expert_fmt,
+                                            "trunk_bits", (int)s->trunk_bits));
     char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS) : NULL;
     json_decref(j);
     return text;
-}
-
-/* True if dir/name holds exactly this text. */
-static bool holds(int dir, const char *name, const char *text)
-{
-    size_t n = strlen(text);
-    char *have = malloc(n + 1);
-    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
-    bool same = have && fd >= 0 && read(fd, have, n + 1) == (ssize_t)n && !memcmp(have, text, n);
-    if (fd >= 0)
-        close(fd);
-    free(have);
-    return same;
-}
-
-static bool is_empty(int dir)
-{
-    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = copy < 0 ? NULL : fdopendir(copy);
-    bool empty = d != NULL;
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-            empty = false;
-    if (d)
-        closedir(d);
-    return empty;
-}
-
-/* Opens the directory, making it if need be. *whole: this very container stands there already. */
-static int open_directory(const char *path, const char *text, bool *whole)
-{
-    if (mkdir(path, 0755) && errno != EEXIST)
-        return waste_fetch_fail("cannot make %s: %s", path, strerror(errno));
-    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0)
-        return waste_fetch_fail("cannot open %s: %s", path, strerror(errno));
-    bool same = holds(dir, "synth.json", text);
-    *whole = same && !faccessat(dir, "manifest.json", R_OK, 0);
-    if (same || is_empty(dir))
-        return dir;
-    close(dir);
-    return waste_fetch_fail("%s has other content, nothing is overwritten: choose another "
-                            "directory or remove it",
-                            path);
-}
-
-/* Bytes the container still needs, less what a broken run left there. */
-static int check_space(int dir, const char *path, const struct waste_plan *p)
-{
-    struct statvfs v;
-    if (fstatvfs(dir, &v))
-        return waste_fetch_fail("cannot ask for free space at %s: %s", path, strerror(errno));
-    uint64_t room = (uint64_t)v.f_bavail * v.f_frsize, need = p->total_bytes + (8 << 20);
-    DIR *d = fdopendir(openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    for (struct dirent *e; d && (e = readdir(d));) {
-        struct stat st;
-        if (!fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode))
-            room += (uint64_t)st.st_blocks * 512;
-    }
-    if (d)
-        closedir(d);
-    if (room >= need)
-        return 0;
-    return waste_fetch_fail("%s needs %.2f GiB, the file system has %.2f GiB free", path,
-                            (double)need / 0x1p30, (double)room / 0x1p30);
 }
 
 static int write_manifest(int dir, const struct waste_plan *p, const struct waste_shape *s)
@@ -127,36 +82,55 @@ static int check(const char *path)
     return 0;
 }
 
-static int write_all(const struct options *o, struct waste_shape *s, int dir, const char *text)
+static int write_container(const struct options *o, const struct waste_shape *s,
+                           const struct waste_plan *plan, int dir)
 {
-    struct waste_plan plan;
-    if (waste_plan_init(&plan, s))
-        return -1;
     struct waste_weights w = {.shape = s,
-                              .plan = &plan,
+                              .plan = plan,
                               .path = o->out,
                               .dir = dir,
                               .seed = o->seed,
                               .threads = o->threads,
                               .quiet = o->quiet};
-    int e = check_space(dir, o->out, &plan);
-    if (!e)
-        e = waste_io_write_file(dir, "synth.json", text, strlen(text));
-    if (!e)
-        e = waste_texts_write(dir, s);
+    int e = waste_texts_write(dir, s);
     if (!e)
         e = waste_weights_write_codebooks(&w);
     if (!e)
         e = waste_weights_write(&w);
     if (!e)
-        e = write_manifest(dir, &plan, s);
-    if (!e)
-        e = check(o->out);
+        e = write_manifest(dir, plan, s);
+    return e ? e : check(o->out);
+}
+
+static int write_checkpoint(const struct options *o, const struct waste_shape *s,
+                            const struct waste_plan *plan, const struct waste_outdir *out, int dir)
+{
+    return waste_checkpoint_write(&(struct waste_checkpoint){.shape = s,
+                                                             .plan = plan,
+                                                             .type = o->type,
+                                                             .out = out,
+                                                             .dir = dir,
+                                                             .seed = o->seed,
+                                                             .shard_bytes = o->shard_bytes,
+                                                             .threads = o->threads,
+                                                             .quiet = o->quiet});
+}
+
+static int write_all(const struct options *o, const struct waste_shape *s,
+                     const struct waste_outdir *out, int dir)
+{
+    struct waste_plan plan;
+    if (waste_plan_init(&plan, s))
+        return -1;
+    int e = o->checkpoint ? write_checkpoint(o, s, &plan, out, dir)
+                          : waste_outdir_begin(out, dir, plan.total_bytes);
+    if (!e && !o->checkpoint)
+        e = write_container(o, s, &plan, dir);
     waste_plan_finish(&plan);
     return e;
 }
 
-static int synthesise(const struct options *o)
+static int synthesise(struct options *o)
 {
     struct waste_shape shape;
     char *text = NULL;
@@ -164,6 +138,11 @@ static int synthesise(const struct options *o)
     int dir = -1, e = 0, code = 1;
     if (waste_shape_load(&shape, o->shape, o->layers)) {
         code = 2; /* a name or a config.json that will not do */
+        e = -1;
+        goto out;
+    }
+    if (o->checkpoint && waste_checkpoint_type(&shape, &o->type)) {
+        code = 2;
         e = -1;
         goto out;
     }
@@ -178,12 +157,17 @@ static int synthesise(const struct options *o)
         waste_fetch_fail("out of memory");
         goto out;
     }
-    dir = open_directory(o->out, text, &whole);
+    const struct waste_outdir made = {.path = o->out,
+                                      .name = "synth.json",
+                                      .recipe = text,
+                                      .last = o->checkpoint ? "model.safetensors.index.json"
+                                                            : "manifest.json"};
+    dir = waste_outdir_open(&made, &whole);
     if (dir < 0)
         goto out;
     if (whole && !o->quiet)
         printf("%s: already there\n", o->out);
-    e = whole ? 0 : write_all(o, &shape, dir, text);
+    e = whole ? 0 : write_all(o, &shape, &made, dir);
 out:
     if (dir >= 0)
         close(dir);
@@ -218,7 +202,9 @@ int waste_fetch_synth(const struct waste_fetch_args *args)
                         .seed = args->seed,
                         .layers = args->layers,
                         .threads = args->threads,
-                        .quiet = args->quiet};
+                        .checkpoint = args->checkpoint,
+                        .quiet = args->quiet,
+                        .shard_bytes = args->shard_bytes ? args->shard_bytes : SHARD_BYTES};
 
     if (args->list)
         return list_shapes();
@@ -227,9 +213,20 @@ int waste_fetch_synth(const struct waste_fetch_args *args)
                          o.shape ? "a directory OUT" : "--shape NAME");
         return 2;
     }
+    if (o.checkpoint && (args->expert_fmt || args->trunk_bits)) {
+        waste_fetch_fail("--fmt and --trunk-bits are of a container, not of a release "
+                         "(--checkpoint)");
+        return 2;
+    }
+    if (!o.checkpoint && (args->dtype || args->shard_bytes)) {
+        waste_fetch_fail("--dtype and --shard-size are of a release: add --checkpoint");
+        return 2;
+    }
     if (args->expert_fmt)
         o.expert_fmt = formats[args->expert_fmt - 1];
     if (args->trunk_bits)
         o.trunk_bits = trunk_bits[args->trunk_bits - 1];
+    if (args->dtype)
+        o.type = types[args->dtype - 1].type;
     return synthesise(&o);
 }

@@ -81,7 +81,7 @@ static size_t token_bytes(uint32_t rank, unsigned char out[16])
     return length;
 }
 
-static int write_ranks(int dir, uint32_t count)
+static int write_ranks(int dir, const char *name, uint32_t count)
 {
     size_t room = (size_t)count * 40, used = 0;
     char *text = malloc(room);
@@ -93,8 +93,18 @@ static int write_ranks(int dir, uint32_t count)
         base64(code, bytes, token_bytes(r, bytes));
         used += (size_t)snprintf(text + used, room - used, "%s %u\n", code, r);
     }
-    int e = waste_io_write_file(dir, "tokenizer.model", text, used);
+    int e = waste_io_write_file(dir, name, text, used);
     free(text);
+    return e;
+}
+
+static int write_json(int dir, const char *name, json_t *value)
+{
+    char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
+    int e = text ? waste_io_write_file(dir, name, text, strlen(text))
+                 : waste_fetch_fail("out of memory");
+    free(text);
+    json_decref(value);
     return e;
 }
 
@@ -104,11 +114,28 @@ int waste_texts_write(int dir, const struct waste_shape *s)
     for (uint32_t i = 0; i < SPECIALS; i++)
         json_array_append_new(
             list, json_pack("{s:i, s:s}", "id", (int)(rank_count(s) + i), "text", specials[i]));
-    char *text = json_dumps(list, JSON_INDENT(1));
-    json_decref(list);
-    int e = text ? waste_io_write_file(dir, "specials.json", text, strlen(text)) : -1;
-    free(text);
+    int e = write_json(dir, "specials.json", list);
     if (!e)
         e = waste_io_write_file(dir, "chat.json", chat, sizeof(chat) - 1);
-    return e ? e : write_ranks(dir, rank_count(s));
+    return e ? e : write_ranks(dir, "tokenizer.model", rank_count(s));
+}
+
+int waste_texts_write_release(int dir, const struct waste_shape *s)
+{
+    json_t *added = json_object();
+    for (uint32_t i = 0; i < SPECIALS; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "%u", rank_count(s) + i);
+        json_object_set_new(added, id,
+                            json_pack("{s:s, s:b}", "content", specials[i], "special", 1));
+    }
+    int first = (int)rank_count(s);
+    int e = write_json(dir, "tokenizer_config.json",
+                       json_pack("{s:o, s:s, s:s}", "added_tokens_decoder", added, "bos_token",
+                                 specials[0], "eos_token", specials[END_OF_MSG]));
+    if (!e)
+        e = write_json(
+            dir, "generation_config.json",
+            json_pack("{s:i, s:i}", "bos_token_id", first, "eos_token_id", first + END_OF_MSG));
+    return e ? e : write_ranks(dir, "tiktoken.model", rank_count(s));
 }

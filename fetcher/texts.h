@@ -1,4 +1,5 @@
-/* The small files of a synthetic container: tokenizer.model, specials.json, chat.json. */
+/* The small files of a synthetic container (tokenizer.model, specials.json, chat.json), and of a
+ * release (tiktoken.model, tokenizer_config.json, generation_config.json). */
 #ifndef WASTE_FETCHER_TEXTS_H
 #define WASTE_FETCHER_TEXTS_H
 
@@ -12,5 +13,6 @@ void waste_texts_set_ids(struct waste_shape *shape);
 
 /* 0, or -1 with the reason printed. */
 int waste_texts_write(int dir, const struct waste_shape *shape);
+int waste_texts_write_release(int dir, const struct waste_shape *shape);
 
 #endif

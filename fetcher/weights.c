@@ -4,16 +4,14 @@
 #include <fcntl.h>
 #include <libdeflate.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "fetcher/fill.h"
 #include "fetcher/io.h"
+#include "fetcher/jobs.h"
 #include "shm/model.h"
 
 enum { JOB_BYTES = 16 << 20, PAGE = 4096 };
@@ -200,65 +198,29 @@ static int run_job(struct waste_weights *w, const struct waste_weights_job *j, u
     return e;
 }
 
-static void *worker(void *arg)
+static int run(void *ctx, uint64_t job, uint8_t *buffer)
 {
-    struct waste_weights *w = arg;
-    uint8_t *buf = NULL;
-    int e =
-        posix_memalign((void **)&buf, PAGE, (w->buffer_bytes + PAGE) / PAGE * PAGE) ? -ENOMEM : 0;
-    while (!e && !atomic_load_explicit(&w->error, memory_order_relaxed)) {
-        uint32_t i = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed);
-        if (i >= w->job_count)
-            break;
-        e = run_job(w, &w->jobs[i], buf);
-    }
-    free(buf);
-    int none = 0;
-    if (e)
-        atomic_compare_exchange_strong_explicit(&w->error, &none, e, memory_order_relaxed,
-                                                memory_order_relaxed);
-    /* relaxed: only ends the progress loop; the join orders the rest */
-    atomic_fetch_sub_explicit(&w->running, 1, memory_order_relaxed);
-    return NULL;
-}
-
-static uint32_t cpu_count(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set))
-        return 1;
-    int n = CPU_COUNT(&set);
-    return n < 1 ? 1 : n > WASTE_WEIGHTS_THREADS ? WASTE_WEIGHTS_THREADS : (uint32_t)n;
+    struct waste_weights *w = ctx;
+    return run_job(w, &w->jobs[job], buffer);
 }
 
 int waste_weights_write(struct waste_weights *w)
 {
     list_jobs(w);
-    pthread_t thread[WASTE_WEIGHTS_THREADS];
-    uint32_t want = w->threads ? w->threads : cpu_count(), made = 0;
     waste_progress_init(&w->progress, "synth", w->plan->total_bytes, w->quiet);
-    atomic_store_explicit(&w->running, want, memory_order_relaxed);
-    while (made < want && !pthread_create(&thread[made], NULL, worker, w))
-        made++;
-    atomic_fetch_sub_explicit(&w->running, want - made, memory_order_relaxed);
-    if (!made)
-        return waste_fetch_fail("cannot start a thread");
-    while (atomic_load_explicit(&w->running, memory_order_relaxed)) {
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        waste_progress_show(&w->progress);
-    }
-    for (uint32_t i = 0; i < made; i++)
-        pthread_join(thread[i], NULL);
+    int e = waste_jobs_run(&(struct waste_jobs){.count = w->job_count,
+                                                .run = run,
+                                                .ctx = w,
+                                                .buffer_bytes = w->buffer_bytes,
+                                                .threads = w->threads,
+                                                .progress = &w->progress});
     free(w->jobs);
     w->jobs = NULL;
     double seconds = waste_progress_finish(&w->progress);
-    int e = atomic_load_explicit(&w->error, memory_order_relaxed);
     if (e)
         return waste_fetch_fail("cannot write %s: %s", w->path, strerror(-e));
     if (!w->quiet)
-        printf("%s: %.1f MiB in %.2f s, %.0f MiB/s\n", w->path,
-               (double)w->plan->total_bytes / 0x1p20, seconds,
-               (double)w->plan->total_bytes / 0x1p20 / seconds);
+        waste_progress_summary(w->path, w->plan->total_bytes, seconds);
     return 0;
 }
 

@@ -1,13 +1,12 @@
 /*
  * Writes the large files of a synthetic container with all threads, at disk speed.
  *
- * The work is a list of jobs (rows of a trunk tensor, or records of a bank) that threads claim in
- * order. A job knows its file and its place in it, so jobs share nothing but the progress count.
+ * The work is a list of jobs (jobs.h): rows of a trunk tensor, or records of a bank. A job knows
+ * its file and its place in it, so jobs share nothing but the progress count.
  */
 #ifndef WASTE_FETCHER_WEIGHTS_H
 #define WASTE_FETCHER_WEIGHTS_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,8 +14,6 @@
 #include "fetcher/plan.h"
 #include "fetcher/progress.h"
 #include "fetcher/shape.h"
-
-enum { WASTE_WEIGHTS_THREADS = 64 };
 
 struct waste_weights_job;
 struct waste_weights {
@@ -32,9 +29,6 @@ struct waste_weights {
     struct waste_weights_job *jobs;
     uint32_t job_count, job_room;
     size_t buffer_bytes;
-    _Atomic uint32_t next;    /* job to claim; relaxed: a job needs nothing of another */
-    _Atomic int error;        /* the first -errno; relaxed: read again after the join */
-    _Atomic uint32_t running; /* threads; relaxed: only ends the progress loop */
     struct waste_progress progress;
 };
 

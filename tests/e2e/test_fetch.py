@@ -1,6 +1,9 @@
 """waste-fetch synth: the same bytes as ever, and nothing overwritten."""
+import array
 import hashlib
+import json
 import os
+import struct
 
 import waste
 
@@ -11,6 +14,38 @@ def digests(path):
         with open(os.path.join(path, name), "rb") as f:
             out[name] = hashlib.sha256(f.read()).hexdigest()
     return out
+
+
+def release(path):
+    """Tensors of a release: {name: (dtype, shape, bytes)}, every rule of the file format checked."""
+    with open(os.path.join(path, "model.safetensors.index.json")) as f:
+        index = json.load(f)
+    out, total = {}, 0
+    for shard in sorted(set(index["weight_map"].values())):
+        with open(os.path.join(path, shard), "rb") as f:
+            n, = struct.unpack("<Q", f.read(8))
+            head, data = json.loads(f.read(n)), f.read()
+        end = 0
+        assert n % 8 == 0 and head.pop("__metadata__") == {"format": "pt"}
+        for name, t in head.items():
+            a, b = t["data_offsets"]
+            size = {"BF16": 2, "F16": 2, "F32": 4, "U8": 1}[t["dtype"]]
+            for side in t["shape"]:
+                size *= side
+            assert index["weight_map"][name] == shard and a == end and b - a == size, name
+            out[name], end, total = (t["dtype"], t["shape"], data[a:b]), b, total + size
+        assert end == len(data)
+    assert set(out) == set(index["weight_map"]) and total == index["metadata"]["total_size"]
+    return out
+
+
+def values(dtype, data):
+    """The numbers of a tensor of a release."""
+    if dtype == "BF16":
+        return waste.floats(b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2)))
+    if dtype == "F32":
+        return waste.floats(data)
+    return array.array("f", struct.unpack("<%de" % (len(data) // 2), data))
 
 
 class Fetch(waste.Test):
@@ -65,12 +100,75 @@ class Fetch(waste.Test):
         self.ok(self.fetch(*args))
         self.assertEqual(digests(path), before)
 
+    def checkpoint(self, shape, *options):
+        """A release's directory, made on first use."""
+        path = self.out("-".join(("release", shape) + options))
+        if not os.path.exists(path):
+            self.ok(self.fetch("synth", "-q", "--checkpoint", "--shape", shape, *options, path))
+        return path
+
+    def test_a_release_has_the_names_and_the_files_of_a_release(self):
+        with open(os.path.join(waste.DEMO, "manifest.json")) as f:
+            trunk = {e["name"] for e in json.load(f)["trunk"]}          # of a converted K3 release
+
+        def plain(names):
+            return {".".join("N" if p.isdigit() else p for p in n.split(".")) for n in names}
+
+        tensors = release(self.checkpoint("tiny-k3"))
+        self.assertEqual(plain(n for n in tensors if ".experts." not in n), plain(trunk))
+        expert = {n.rsplit("experts.0.", 1)[1]: (d, s) for n, (d, s, _) in tensors.items() if ".layers.1." in n and ".experts.0." in n}
+        self.assertEqual(expert, {"w1.weight_packed": ("U8", [96, 64]), "w1.weight_scale": ("U8", [96, 4]),
+                                  "w2.weight_packed": ("U8", [128, 48]), "w2.weight_scale": ("U8", [128, 3]),
+                                  "w3.weight_packed": ("U8", [96, 64]), "w3.weight_scale": ("U8", [96, 4])})
+        self.assertEqual(sorted(f for f in os.listdir(self.checkpoint("tiny-k3")) if not f.startswith("model-")),
+                         ["config.json", "generation_config.json", "model.safetensors.index.json", "synth.json",
+                          "tiktoken.model", "tokenizer_config.json"])
+        with open(os.path.join(self.checkpoint("tiny-k3"), "config.json")) as f:
+            config = json.load(f)
+        self.assertEqual((config["architectures"], config["text_config"]["hidden_size"]),
+                         (["KimiK3ForConditionalGeneration"], 256))
+        tensors = release(self.checkpoint("tiny-linear"))
+        self.assertEqual(tensors["model.layers.1.block_sparse_moe.experts.23.w2.weight"][:2], ("BF16", [256, 96]))
+        self.assertEqual(tensors["model.layers.0.self_attn.A_log"][0], "F32")
+
+    def test_a_release_has_the_type_that_was_asked_for_and_centred_weights(self):
+        first = None
+        for dtype in ("f32", "f16", "bf16"):
+            with self.subTest(dtype):
+                tensors = release(self.checkpoint("tiny-odd-k3", "--dtype", dtype))
+                d, shape, data = tensors["language_model.model.layers.1.block_sparse_moe.experts.3.w1.weight"]
+                v = values(d, data)
+                self.assertEqual((d, shape), (dtype.upper(), [72, 136]))
+                first = first or v
+                self.assertLess(waste.distance(v, first), {"f32": 1e-9, "f16": 1e-3, "bf16": 4e-3}[dtype])
+                mean, square = sum(v) / len(v), sum(x * x for x in v) / len(v)
+                self.assertLess(abs(mean), 4 * (square / len(v)) ** 0.5)
+                self.assertLess(abs(square * 136 - 1), 0.1)
+        self.refused(self.fetch("synth", "--checkpoint", "--shape", "tiny-odd-k3", "--dtype", "mxfp4", self.out("odd4")),
+                     "multiples of 32", codes=(2,))
+
+    def test_a_release_is_the_same_in_any_shards_by_any_threads(self):
+        whole = release(self.checkpoint("tiny-k3"))
+        for options in (["--shard-size", "1000000"], ["--shard-size", "4096"], ["--threads", "1"]):
+            with self.subTest(" ".join(options)):
+                path = self.checkpoint("tiny-k3", *options)
+                self.assertEqual(release(path), whole)
+                if options[1] == "1000000":
+                    self.assertGreater(len([f for f in os.listdir(path) if f.startswith("model-0")]), 5)
+        self.assertNotEqual(release(self.checkpoint("tiny-k3", "--seed", "2")), whole)
+        args = ["synth", "--checkpoint", "--shape", "tiny-k3", self.checkpoint("tiny-k3")]
+        self.assertIn(b"already there", self.ok(self.fetch(*args)).out)
+        self.refused(self.fetch(*args, "--dtype", "bf16"), self.checkpoint("tiny-k3"), codes=(1,))
+
     def test_wrong_use(self):
         out = self.out("never")
         for args in (["--shape", "no-such", out], ["--shape", "tiny-k3", "--seed", "x", out],
                      ["--shape", "tiny-k3", "--fmt", "Q4", out], ["--shape", "tiny-k3", "--trunk-bits", "5", out],
                      ["--shape", "tiny-k3", "--layers", "99", out], ["--shape", "/nonexistent.json", out],
-                     ["--shape", "tiny-k3", "/nonexistent/dir/out"], ["--shape", "/dev/null", out]):
+                     ["--shape", "tiny-k3", "/nonexistent/dir/out"], ["--shape", "/dev/null", out],
+                     ["--shape", "tiny-k3", "--dtype", "bf16", out], ["--shape", "tiny-k3", "--shard-size", "9999", out],
+                     ["--shape", "tiny-k3", "--checkpoint", "--fmt", "VQ2R", out],
+                     ["--shape", "tiny-k3", "--checkpoint", "--dtype", "int4", out]):
             with self.subTest(" ".join(args)):
                 self.refused(self.fetch("synth", *args))
                 self.assertFalse(os.path.exists(out))

@@ -1,0 +1,81 @@
+#include "fetcher/outdir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "fetcher/io.h"
+
+/* True if dir/name holds exactly this text. */
+static bool holds(int dir, const char *name, const char *text)
+{
+    size_t n = strlen(text);
+    char *have = malloc(n + 1);
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+    bool same = have && fd >= 0 && read(fd, have, n + 1) == (ssize_t)n && !memcmp(have, text, n);
+    if (fd >= 0)
+        close(fd);
+    free(have);
+    return same;
+}
+
+static bool is_empty(int dir)
+{
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    bool empty = d != NULL;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+            empty = false;
+    if (d)
+        closedir(d);
+    return empty;
+}
+
+int waste_outdir_open(const struct waste_outdir *out, bool *whole)
+{
+    if (mkdir(out->path, 0755) && errno != EEXIST)
+        return waste_fetch_fail("cannot make %s: %s", out->path, strerror(errno));
+    int dir = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return waste_fetch_fail("cannot open %s: %s", out->path, strerror(errno));
+    bool same = holds(dir, out->name, out->recipe);
+    *whole = same && !faccessat(dir, out->last, R_OK, 0);
+    if (same || is_empty(dir))
+        return dir;
+    close(dir);
+    return waste_fetch_fail("%s has other content, nothing is overwritten: choose another "
+                            "directory or remove it",
+                            out->path);
+}
+
+static int check_space(int dir, const char *path, uint64_t bytes)
+{
+    struct statvfs v;
+    if (fstatvfs(dir, &v))
+        return waste_fetch_fail("cannot ask for free space at %s: %s", path, strerror(errno));
+    uint64_t room = (uint64_t)v.f_bavail * v.f_frsize, need = bytes + (8 << 20);
+    DIR *d = fdopendir(openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (!fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode))
+            room += (uint64_t)st.st_blocks * 512;
+    }
+    if (d)
+        closedir(d);
+    if (room >= need)
+        return 0;
+    return waste_fetch_fail("%s needs %.2f GiB, the file system has %.2f GiB free", path,
+                            (double)need / 0x1p30, (double)room / 0x1p30);
+}
+
+int waste_outdir_begin(const struct waste_outdir *out, int dir, uint64_t bytes)
+{
+    int e = check_space(dir, out->path, bytes);
+    return e ? e : waste_io_write_file(dir, out->name, out->recipe, strlen(out->recipe));
+}
