@@ -130,6 +130,9 @@ struct waste_kernels {
     void (*panel_multiply)(float *yt, size_t y_tile, const float *panel, const float *scale,
                            const float *xt, size_t x_tile, uint32_t rows, uint32_t cols,
                            uint32_t n);
+    /* This level's multiply-adds at full rate, with nothing to load: does about `n`, returns how
+     * many. sink[WASTE_TILE] keeps them from being optimised away. */
+    uint64_t (*multiply_adds)(float *sink, uint64_t n);
     /* For so many tokens or fewer, tables and lookups beat a panel (measured: README). */
     uint32_t lookup_tokens[WASTE_FMT_COUNT];
 

@@ -4,7 +4,10 @@
 
 #include "compute/kernels_tmpl.h"
 
+#include "compute/kernels_batch.h"
+
 void waste_kernels_fill_avx512(struct waste_kernels *k)
 {
     fill_tmpl(k);
+    fill_batch(k);
 }

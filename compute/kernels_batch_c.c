@@ -108,6 +108,22 @@ static void panel_multiply_c(float *yt, size_t y_tile, const float *panel, const
         }
 }
 
+static uint64_t multiply_adds_c(float *sink, uint64_t n)
+{
+    enum { CHAINS = 32 };
+    float sum[CHAINS];
+    uint64_t rounds = n / CHAINS + 1;
+
+    for (uint32_t i = 0; i < CHAINS; i++)
+        sum[i] = (float)i;
+    for (uint64_t round = 0; round < rounds; round++)
+        for (uint32_t i = 0; i < CHAINS; i++)
+            sum[i] = sum[i] * 0.5f + 1;
+    for (uint32_t i = 0; i < CHAINS; i++)
+        sink[i % WASTE_TILE] += sum[i];
+    return rounds * CHAINS;
+}
+
 void waste_kernels_fill_batch_c(struct waste_kernels *k)
 {
     k->pack = pack_c;
@@ -120,6 +136,7 @@ void waste_kernels_fill_batch_c(struct waste_kernels *k)
     k->vq_panel[WASTE_FMT_VQ2R] = vq_panel_vq2r_c;
     k->vq_panel[WASTE_FMT_VQ4P] = vq_panel_vq4p_c;
     k->panel_multiply = panel_multiply_c;
+    k->multiply_adds = multiply_adds_c;
     k->lookup_tokens[WASTE_FMT_VQ3R] = 1;
     k->lookup_tokens[WASTE_FMT_VQ2R] = 1;
     k->lookup_tokens[WASTE_FMT_VQ4P] = 1;

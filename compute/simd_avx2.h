@@ -8,6 +8,9 @@
 enum {
     V_LANES = 8,
     V_TILE = 2, /* 8 accumulators of 16 registers */
+    V_PAIR_ROWS = 0,
+    V_TILE_ROWS = 4,
+    V_HALF_ROWS = 8,
 };
 
 typedef __m256 vf;
@@ -161,6 +164,28 @@ static inline void v_load4(vf out[4], const float *p)
     out[3] = _mm256_shuffle_ps(b, d, 0xee);
 }
 
+static inline void v_transpose(vf v[8])
+{
+    vf a[8], b[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+}
+
 static inline vf v_half(const uint16_t *p)
 {
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(*p)));
@@ -196,7 +221,17 @@ static inline vf v_from_q3(const uint8_t *group, uint32_t i)
     return _mm256_permutevar8x32_ps(value, _mm256_srlv_epi32(_mm256_set1_epi32((int)bits), shift));
 }
 
-/* Eight floats, the length of a codebook entry. */
+static inline vf v_from_q4(const uint8_t *group, uint32_t i)
+{
+    int four;
+    __builtin_memcpy(&four, group + 4 * i, 4);
+    vi bytes = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
+    vi nibbles = _mm256_or_si256(bytes, _mm256_slli_epi64(bytes, 28));
+    nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
+    return _mm256_sub_ps(_mm256_cvtepi32_ps(nibbles), _mm256_set1_ps(8));
+}
+
+/* Eight floats: a codebook entry, or half a tile of tokens. */
 typedef __m256 v8;
 
 static inline v8 v8_zero(void)
@@ -204,9 +239,19 @@ static inline v8 v8_zero(void)
     return _mm256_setzero_ps();
 }
 
+static inline v8 v8_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
 static inline v8 v8_load(const float *p)
 {
     return _mm256_loadu_ps(p);
+}
+
+static inline void v8_store(float *p, v8 x)
+{
+    _mm256_storeu_ps(p, x);
 }
 
 static inline v8 v8_add(v8 a, v8 b)

@@ -8,6 +8,10 @@
 enum {
     V_LANES = 16,
     V_TILE = 4, /* rows (or vectors) of a register tile that is 4 wide: 16 accumulators of 32 */
+    /* Rows of a register tile with two, one and half a tile of tokens. */
+    V_PAIR_ROWS = 8,
+    V_TILE_ROWS = 16,
+    V_HALF_ROWS = 16,
 };
 
 typedef __m512 vf;
@@ -156,6 +160,36 @@ static inline void v_load4(vf out[4], const float *p)
     out[3] = _mm512_permutex2var_ps(ab13, odd, cd13);
 }
 
+/* v[i] lane j = v[j] lane i */
+static inline void v_transpose(vf v[16])
+{
+    vf a[16], b[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    /* b[4 k + i] holds columns i, i + 4, i + 8, i + 12 of rows 4 k .. 4 k + 3 in its quarters */
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        vf low = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+        vf high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+        v[i] = _mm512_shuffle_f32x4(low, high, 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(low, high, 0xdd);
+        low = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+        high = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+        v[i + 4] = _mm512_shuffle_f32x4(low, high, 0x88);
+        v[i + 12] = _mm512_shuffle_f32x4(low, high, 0xdd);
+    }
+}
+
 /* f16 to all lanes */
 static inline vf v_half(const uint16_t *p)
 {
@@ -194,6 +228,48 @@ static inline vf v_from_q3(const uint8_t *group, uint32_t i)
     __builtin_memcpy(&high, group + 6 * i + 3, 4);
     vi bits = _mm512_mask_set1_epi32(_mm512_set1_epi32((int)low), 0xff00, (int)high);
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(bits, shift), value);
+}
+
+/* Weights [16 i, 16 i + 16) of a Q4G group: a byte's nibbles in the low bits of two dwords, of
+ * which vpermps takes no others. */
+static inline vf v_from_q4(const uint8_t *group, uint32_t i)
+{
+    const vf value = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    vi bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(group + 8 * i)));
+    return _mm512_permutexvar_ps(_mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)), value);
+}
+
+/* Eight floats: a codebook entry, or half a tile of tokens. */
+typedef __m256 v8;
+
+static inline v8 v8_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+
+static inline v8 v8_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+static inline v8 v8_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+
+static inline void v8_store(float *p, v8 x)
+{
+    _mm256_storeu_ps(p, x);
+}
+
+static inline v8 v8_add(v8 a, v8 b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+static inline v8 v8_fma(v8 a, v8 b, v8 c)
+{
+    return _mm256_fmadd_ps(a, b, c);
 }
 
 #endif

@@ -8,6 +8,9 @@
 enum {
     V_LANES = 4,
     V_TILE = 4, /* 16 accumulators of 32 registers */
+    V_PAIR_ROWS = 0,
+    V_TILE_ROWS = 4,
+    V_HALF_ROWS = 8,
 };
 
 typedef float32x4_t vf;
@@ -149,6 +152,15 @@ static inline void v_load4(vf out[4], const float *p)
         out[i] = r.val[i];
 }
 
+static inline void v_transpose(vf v[4])
+{
+    float32x4x2_t low = vtrnq_f32(v[0], v[1]), high = vtrnq_f32(v[2], v[3]);
+    for (int i = 0; i < 2; i++) {
+        v[i] = vcombine_f32(vget_low_f32(low.val[i]), vget_low_f32(high.val[i]));
+        v[i + 2] = vcombine_f32(vget_high_f32(low.val[i]), vget_high_f32(high.val[i]));
+    }
+}
+
 static inline vf v_half(const uint16_t *p)
 {
     return vdupq_laneq_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*p))), 0);
@@ -186,12 +198,31 @@ static inline vf v_from_q3(const uint8_t *group, uint32_t i)
     return vsubq_f32(vcvtq_f32_u32(vandq_u32(field, vdupq_n_u32(7))), vdupq_n_f32(4));
 }
 
-/* Eight floats, the length of a codebook entry. */
+static inline vf v_from_q4(const uint8_t *group, uint32_t i)
+{
+    static const int32_t shift[4] = {0, -4, -8, -12};
+    uint32_t bits = group[2 * i] | (uint32_t)group[2 * i + 1] << 8;
+    vi field = vandq_u32(vshlq_u32(vdupq_n_u32(bits), vld1q_s32(shift)), vdupq_n_u32(15));
+    return vsubq_f32(vcvtq_f32_u32(field), vdupq_n_f32(8));
+}
+
+/* Eight floats: a codebook entry, or half a tile of tokens. */
 typedef float32x4x2_t v8;
 
 static inline v8 v8_zero(void)
 {
     return (v8){{vdupq_n_f32(0), vdupq_n_f32(0)}};
+}
+
+static inline v8 v8_set1(float x)
+{
+    return (v8){{vdupq_n_f32(x), vdupq_n_f32(x)}};
+}
+
+static inline void v8_store(float *p, v8 x)
+{
+    vst1q_f32(p, x.val[0]);
+    vst1q_f32(p + 4, x.val[1]);
 }
 
 static inline v8 v8_load(const float *p)

@@ -51,7 +51,7 @@ static void *preps[2][WASTE_FMT_COUNT]; /* of the level, and of C */
 static uint16_t *unit_scales;
 static double clock_hz;
 
-static double now(void)
+double test_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -64,7 +64,7 @@ static double measure_clock(void)
     double best = 0;
     for (int pass = 0; pass < 20; pass++) {
         uint64_t x = 0, n = 400000;
-        double start = now();
+        double start = test_now();
         for (uint64_t i = 0; i < n / 8; i++) {
 #pragma GCC unroll 8
             for (int j = 0; j < 8; j++) {
@@ -72,7 +72,7 @@ static double measure_clock(void)
                 __asm__ volatile("" : "+r"(x));
             }
         }
-        double hz = (double)n / (now() - start);
+        double hz = (double)n / (test_now() - start);
         best = hz > best ? hz : best;
     }
     return best;
@@ -295,13 +295,13 @@ static void pass(const struct worker *w)
     const struct bench_case *c = bench.now;
     size_t bytes = c != NULL ? (unit_bytes(c) + 63) / 64 * 64 : 0;
     size_t part = POOL_BYTES / bench.threads / 64 * 64;
-    double start = now();
+    double start = test_now();
     if (c == NULL)
         read_plainly(pool + part * w->id, part);
     for (uint32_t u = 0; c != NULL && u < bench.units; u++)
         if (c->split || u % w->threads == w->id)
             c->run(bench.kernels, c, pool + u * bytes, u, w);
-    bench.seconds[w->id] = now() - start;
+    bench.seconds[w->id] = test_now() - start;
 }
 
 static void *worker_main(void *argument)
@@ -335,10 +335,10 @@ static double time_cached(const struct waste_kernels *k, const struct bench_case
     double best = 1e9, total = 0;
     uint32_t repeat = 1;
     for (int i = 0; i < 40 && total < 0.15; i++) {
-        double start = now();
+        double start = test_now();
         for (uint32_t r = 0; r < repeat; r++)
             c->run(k, c, pool, 0, w);
-        double seconds = now() - start;
+        double seconds = test_now() - start;
         total += seconds;
         best = seconds / repeat < best ? seconds / repeat : best;
         if (seconds < 2e-4)
@@ -468,7 +468,10 @@ int test_bench(const char *level, bool json, const char *only)
         first = false;
     }
     if (json)
-        printf("\n]}\n");
+        printf("\n]");
+    test_bench_batch(&k, clock_hz, json, only);
+    if (json)
+        printf("}\n");
     atomic_store_explicit(&bench.quit, true, memory_order_release); /* pairs with worker_main */
     wait_for_all();
     for (uint32_t t = 1; t < count; t++)

@@ -47,7 +47,12 @@ double test_vq_scale(const struct test_vq *m, uint32_t r);
 
 const char *test_fmt_name(uint32_t fmt);
 
+double test_now(void); /* seconds of this thread's CPU time */
+
 /* bench.c; 0 or 1 for main. `only`: cases whose name contains it, NULL = all. */
 int test_bench(const char *level, bool json, const char *only);
+
+/* bench_batch.c: products of many tokens, one core. */
+void test_bench_batch(const struct waste_kernels *k, double clock_hz, bool json, const char *only);
 
 #endif

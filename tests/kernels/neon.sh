@@ -18,6 +18,7 @@ trap 'rm -rf "$dir"' EXIT
 cd "$root"
 "$cc" -static -O2 -std=gnu17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter -Wshadow -Werror \
     -ffp-contract=off -DTEST_NO_CRC -o "$dir/kernels" tests/kernels/check.c tests/kernels/check_batch.c \
-    tests/kernels/data.c tests/kernels/bench.c compute/batch.c compute/kernels.c compute/kernels_c.c compute/kernels_batch_c.c \
+    tests/kernels/data.c tests/kernels/bench.c \
+    tests/kernels/bench_batch.c compute/batch.c compute/kernels.c compute/kernels_c.c compute/kernels_batch_c.c \
     compute/kernels_neon.c -lm
 "$qemu" "$dir/kernels" --level neon "$@"
