@@ -102,6 +102,9 @@ static void fill_vq_decode(struct waste_kernels *k)
     k->vq_apply[WASTE_FMT_VQ3R] = vq_apply_vq3r;
     k->vq_apply[WASTE_FMT_VQ2R] = vq_apply_vq2r;
     k->vq_apply[WASTE_FMT_VQ4P] = vq_apply_vq4p;
+    k->lookup_tokens[WASTE_FMT_VQ3R] = 2;
+    k->lookup_tokens[WASTE_FMT_VQ2R] = 4;
+    k->lookup_tokens[WASTE_FMT_VQ4P] = 2;
 }
 
 #endif
