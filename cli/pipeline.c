@@ -128,6 +128,10 @@ int waste_pipeline_create(struct waste_pipeline *p, const char *model_dir,
     p->hidden_stride = p->shm.control->hidden_stride;
     p->log_off = p->session->log_off;
     p->logits_off = p->session->logits_off;
+    p->bank_off[0] = p->session->bank_off[0];
+    p->bank_off[1] = p->session->bank_off[1];
+    p->latent_off = p->session->latent_off;
+    p->mla_layer_bytes = p->header->mla_layer_bytes;
     return 0;
 }
 

@@ -16,7 +16,7 @@
 struct waste_pipeline {
     const char *model_dir;
     const char *usage_dir, *usage_name; /* where the reader keeps what it learns; NULL: nowhere */
-    const struct waste_model *model;    /* our copy, not the shared one */
+    const struct waste_model *model; /* our copy, not the shared one */
     struct waste_plan plan;
     struct waste_options options;
     int fd[WASTE_SEG_COUNT];
@@ -26,7 +26,8 @@ struct waste_pipeline {
     struct waste_session_header *header;
     struct waste_session *session;
     uint32_t want_stride, hidden_stride; /* of the rings, taken before any stage ran */
-    uint64_t log_off, logits_off;        /* in the session segment, taken before any stage ran */
+    /* of the session segment, taken before any stage ran */
+    uint64_t log_off, logits_off, bank_off[2], latent_off, mla_layer_bytes;
 };
 
 /* Makes, maps and fills the segments. `model` and `model_dir` must outlive it. 0 or -errno with

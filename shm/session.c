@@ -97,6 +97,13 @@ uint64_t waste_session_bytes(const struct waste_model *model, uint32_t ctx)
     return plan(model, ctx, &l) ? l.header.bytes : 0;
 }
 
+uint64_t waste_session_bank_bytes(const struct waste_model *model)
+{
+    struct layout l;
+
+    return plan(model, 1, &l) ? model->config.kda_layers * l.header.kda_layer_bytes : 0;
+}
+
 void waste_session_init(void *base, uint64_t bytes, const struct waste_model *model, uint32_t ctx)
 {
     struct waste_session_header *h = base;

@@ -127,6 +127,9 @@ struct waste_session_header {
 /* Bytes of a segment for one session of ctx positions (1 to 2^31 - 1); 0 if that overflows. */
 uint64_t waste_session_bytes(const struct waste_model *model, uint32_t ctx);
 
+/* Bytes of one bank; 0 if there are no KDA layers. */
+uint64_t waste_session_bank_bytes(const struct waste_model *model);
+
 /* waste-run, on a zero-filled mapping. */
 void waste_session_init(void *base, uint64_t bytes, const struct waste_model *model, uint32_t ctx);
 
