@@ -1,0 +1,204 @@
+#include "cli/talk.h"
+
+#include <errno.h>
+#include <string.h>
+
+int waste_talk_init(struct waste_talk *t)
+{
+    *t = (struct waste_talk){
+        .messages = json_array(), .images = json_array(), .attached = json_array()};
+    return t->messages != NULL && t->images != NULL && t->attached != NULL ? 0 : -ENOMEM;
+}
+
+void waste_talk_finish(struct waste_talk *t)
+{
+    json_decref(t->messages);
+    json_decref(t->images);
+    json_decref(t->attached);
+    waste_ids_finish(&t->ids);
+}
+
+/* ---- messages to ids ---- */
+
+/* Appends what messages (an array) become. */
+static int encode(const struct waste_engine *e, json_t *messages, json_t *images,
+                  struct waste_ids *out, struct waste_error *err)
+{
+    json_t *root = json_pack("{s:O, s:O, s:b}", "messages", messages, "image_prompts", images,
+                             "thinking", (int)waste_engine_thinks(e));
+    struct waste_conversation *conversation = NULL;
+    struct waste_segments segments = {0};
+    int ret = root == NULL ? waste_error_set(err, -ENOMEM, "out of memory")
+                           : waste_conversation_make(root, &conversation, err);
+
+    if (ret == 0)
+        ret = waste_markup_render(e->markup, conversation, &segments, err);
+    if (ret == 0 && waste_segments_encode(&segments, e->tokenizer, out) != 0)
+        ret = waste_error_set(err, -ENOMEM, "out of memory");
+    waste_segments_finish(&segments);
+    waste_conversation_destroy(conversation);
+    json_decref(root);
+    return ret;
+}
+
+bool waste_talk_is_anew(const struct waste_talk *t)
+{
+    return t->stale || t->ids.count == 0;
+}
+
+int waste_talk_encode(struct waste_talk *t, const struct waste_engine *e, struct waste_ids *out,
+                      struct waste_error *err)
+{
+    if (waste_talk_is_anew(t)) {
+        waste_ids_finish(&t->ids);
+        t->generated = 0;
+        t->stale = true; /* until all of it was asked */
+        return encode(e, t->messages, t->images, out, err);
+    }
+    json_t *alone = json_pack("[O]", json_array_get(t->messages, json_array_size(t->messages) - 1));
+    int ret = alone == NULL
+                  ? -ENOMEM
+                  : waste_markup_close(e->markup, t->ids.id, t->ids.count, t->generated, out);
+
+    ret = ret < 0 ? waste_error_set(err, ret, "out of memory")
+                  : encode(e, alone, t->attached, out, err);
+    json_decref(alone);
+    return ret;
+}
+
+int waste_talk_asked(struct waste_talk *t, const struct waste_ids *turn)
+{
+    t->stale = false;
+    json_array_clear(t->attached);
+    return waste_ids_append(&t->ids, turn->id, turn->count);
+}
+
+int waste_talk_answered(struct waste_talk *t, const struct waste_ids *reply, json_t *message)
+{
+    t->generated = reply->count;
+    if (waste_ids_append(&t->ids, reply->id, reply->count) != 0 || message == NULL)
+        return -ENOMEM;
+    return json_array_append(t->messages, message) == 0 ? 0 : -ENOMEM;
+}
+
+/* ---- messages ---- */
+
+int waste_talk_ask(struct waste_talk *t, const char *text, size_t bytes)
+{
+    size_t images = json_array_size(t->attached);
+    json_t *words = json_stringn(text, bytes), *content = words;
+
+    if (words == NULL)
+        return -EINVAL;
+    if (images > 0)
+        content = json_array();
+    for (size_t i = 0; i < images; i++)
+        json_array_append_new(content, json_pack("{s:s}", "type", "image_url"));
+    if (images > 0)
+        json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text", words));
+    json_array_extend(t->images, t->attached);
+    t->newest_images = images;
+    return json_array_append_new(t->messages,
+                                 json_pack("{s:s, s:o}", "role", "user", "content", content)) == 0
+               ? 0
+               : -ENOMEM;
+}
+
+void waste_talk_take_back(struct waste_talk *t)
+{
+    json_array_remove(t->messages, json_array_size(t->messages) - 1);
+    json_array_clear(t->attached);
+    for (size_t at = json_array_size(t->images) - t->newest_images; t->newest_images > 0;
+         t->newest_images--) {
+        json_array_append(t->attached, json_array_get(t->images, at));
+        json_array_remove(t->images, at);
+    }
+}
+
+static bool has_role(const json_t *message, const char *role)
+{
+    const char *is = json_string_value(json_object_get(message, "role"));
+
+    return is != NULL && strcmp(is, role) == 0;
+}
+
+bool waste_talk_take_back_reply(struct waste_talk *t)
+{
+    size_t count = json_array_size(t->messages);
+
+    if (count > 0 && has_role(json_array_get(t->messages, count - 1), "assistant"))
+        json_array_remove(t->messages, --count);
+    t->stale = true;
+    t->newest_images = 0;
+    return count > 0 && !has_role(json_array_get(t->messages, count - 1), "system");
+}
+
+void waste_talk_reset(struct waste_talk *t)
+{
+    json_t *first = json_incref(json_array_get(t->messages, 0));
+
+    json_array_clear(t->messages);
+    json_array_clear(t->images);
+    json_array_clear(t->attached);
+    if (first != NULL && has_role(first, "system"))
+        json_array_append(t->messages, first);
+    json_decref(first);
+    t->stale = true;
+}
+
+int waste_talk_system(struct waste_talk *t, const char *text)
+{
+    json_t *message =
+        json_pack("{s:s, s:s}", "role", "system", "content", text != NULL ? text : "");
+    json_t *first = json_array_get(t->messages, 0);
+
+    if (message == NULL)
+        return -EINVAL;
+    if (!json_equal(first, message)) {
+        if (has_role(first, "system"))
+            json_array_remove(t->messages, 0);
+        if (text != NULL && *text != '\0')
+            json_array_insert(t->messages, 0, message);
+        t->stale = true;
+    }
+    json_decref(message);
+    return 0;
+}
+
+json_t *waste_talk_json(const struct waste_talk *t, bool thinking)
+{
+    json_t *root = json_pack("{s:O, s:b}", "messages", t->messages, "thinking", (int)thinking);
+
+    if (root != NULL && json_array_size(t->images) > 0)
+        json_object_set(root, "image_prompts", t->images);
+    return root;
+}
+
+int waste_talk_adopt(struct waste_talk *t, const struct waste_engine *e, json_t *root,
+                     struct waste_error *err)
+{
+    json_t *messages = json_object_get(root, "messages");
+    json_t *images = json_object_get(root, "image_prompts");
+    struct waste_ids ids = {0};
+    json_t *none = json_array();
+    int ret;
+
+    images = json_incref(images != NULL ? images : none);
+    ret = json_is_array(messages)
+              ? encode(e, messages, images, &ids, err)
+              : waste_error_set(err, -EINVAL, "messages: missing or not an array");
+    waste_ids_finish(&ids);
+    json_decref(none);
+    if (ret < 0) {
+        json_decref(images);
+        return ret;
+    }
+    json_decref(t->messages);
+    json_decref(t->images);
+    t->messages = json_incref(messages);
+    t->images = images;
+    json_array_clear(t->attached);
+    t->newest_images = 0;
+    t->stale = true;
+    return 0;
+}
