@@ -13,24 +13,14 @@
 int waste_chat_init(struct waste_chat *c, const struct waste_args *args)
 {
     *c = (struct waste_chat){.args = *args};
-    c->messages = json_array();
-    c->images = json_array();
-    c->attached = json_array();
-    if (c->messages == NULL || c->images == NULL || c->attached == NULL)
-        return waste_fail(1, "out of memory");
-    if (args->system_text == NULL)
-        return 0;
-    return waste_chat_system(c, args->system_text) == 0
-               ? 0
-               : waste_fail(2, "option --system: the text is no UTF-8");
+    return waste_talk_init(&c->talk) == 0 ? 0 : waste_fail(1, "out of memory");
 }
 
 void waste_chat_finish(struct waste_chat *c)
 {
-    json_decref(c->messages);
-    json_decref(c->images);
-    json_decref(c->attached);
-    waste_ids_finish(&c->ids);
+    waste_durable_finish(&c->durable, &c->e);
+    waste_talk_finish(&c->talk);
+    waste_engine_finish(&c->e);
 }
 
 void waste_chat_tell(struct waste_chat *c, const char *event, const char *format, ...)
@@ -53,53 +43,6 @@ void waste_chat_tell(struct waste_chat *c, const char *event, const char *format
     fflush(stdout);
 }
 
-/* ---- messages to ids ---- */
-
-/* Appends what messages (an array) become. -EINVAL: the model's format has no place for them. */
-static int encode(const struct waste_chat *c, json_t *messages, json_t *images,
-                  struct waste_ids *out, struct waste_error *err)
-{
-    json_t *root = json_pack("{s:O, s:O, s:b}", "messages", messages, "image_prompts", images,
-                             "thinking", (int)waste_engine_thinks(&c->e));
-    struct waste_conversation *conversation = NULL;
-    struct waste_segments segments = {0};
-    int ret = root == NULL ? waste_error_set(err, -ENOMEM, "out of memory")
-                           : waste_conversation_make(root, &conversation, err);
-
-    if (ret == 0)
-        ret = waste_markup_render(c->e.markup, conversation, &segments, err);
-    if (ret == 0 && waste_segments_encode(&segments, c->e.tokenizer, out) != 0)
-        ret = waste_error_set(err, -ENOMEM, "out of memory");
-    waste_segments_finish(&segments);
-    waste_conversation_destroy(conversation);
-    json_decref(root);
-    return ret;
-}
-
-/* Everything anew. */
-static int encode_all(struct waste_chat *c, struct waste_ids *out, struct waste_error *err)
-{
-    waste_client_reset(&c->e.client);
-    waste_ids_finish(&c->ids);
-    c->generated = 0;
-    return encode(c, c->messages, c->images, out, err);
-}
-
-/* The newest message alone, behind the end of the newest reply. */
-static int encode_newest(struct waste_chat *c, struct waste_ids *out, struct waste_error *err)
-{
-    size_t last = json_array_size(c->messages) - 1;
-    json_t *alone = json_pack("[O]", json_array_get(c->messages, last));
-    int ret = alone == NULL
-                  ? -ENOMEM
-                  : waste_markup_close(c->e.markup, c->ids.id, c->ids.count, c->generated, out);
-
-    ret = ret < 0 ? waste_error_set(err, ret, "out of memory")
-                  : encode(c, alone, c->attached, out, err);
-    json_decref(alone);
-    return ret;
-}
-
 /* ---- a turn ---- */
 
 static void show_bar(const struct waste_chat *c)
@@ -111,8 +54,8 @@ static void show_bar(const struct waste_chat *c)
     if (c->args.quiet || !isatty(STDERR_FILENO))
         return;
     waste_output_status(&c->outcome, status, sizeof(status));
-    fprintf(stderr, "%s[%s, context %zu of %u, %.0f %%]%s\n", dim, status, c->ids.count, ctx,
-            100.0 * (double)c->ids.count / ctx, plain);
+    fprintf(stderr, "%s[%s, context %zu of %u, %.0f %%]%s\n", dim, status, c->talk.ids.count, ctx,
+            100.0 * (double)c->talk.ids.count / ctx, plain);
 }
 
 static void show_end(const struct waste_chat *c, json_t *message)
@@ -127,7 +70,7 @@ static void show_end(const struct waste_chat *c, json_t *message)
     }
     event = json_pack("{s:s, s:s, s:O, s:I, s:I}", "event", "end", "status",
                       waste_output_why(c->outcome.status), "message", message, "context",
-                      (json_int_t)c->ids.count, "ctx", (json_int_t)c->e.pipeline.options.ctx);
+                      (json_int_t)c->talk.ids.count, "ctx", (json_int_t)c->e.pipeline.options.ctx);
     numbers = waste_output_json(&c->outcome);
     if (event != NULL && numbers != NULL)
         json_object_update(event, numbers);
@@ -145,36 +88,45 @@ static void set_output(const struct waste_chat *c, struct waste_output *output)
     output->dim = waste_output_colour();
 }
 
-/* The newest question was not asked; its images are attached again. */
-static void take_back(struct waste_chat *c)
+/* What the request brought. A reply that an end of the program cuts off stays open: with --session
+ * it goes on at the next start. */
+static void conclude(struct waste_chat *c, const struct waste_ids *reply, json_t *message,
+                     const struct waste_error *failed)
 {
-    json_array_remove(c->messages, json_array_size(c->messages) - 1);
-    json_array_clear(c->attached);
-    for (size_t at = json_array_size(c->images) - c->newest_images; c->newest_images > 0;
-         c->newest_images--) {
-        json_array_append(c->attached, json_array_get(c->images, at));
-        json_array_remove(c->images, at);
+    c->turns++;
+    c->tokens += c->outcome.tokens;
+    c->reused += c->outcome.reused;
+    c->seconds += c->outcome.decode_seconds;
+    if (failed != NULL) { /* the pipeline stays: so does the chat, with the question taken back */
+        waste_chat_tell(c, "error", "%s", failed->text);
+        waste_talk_take_back(&c->talk);
+        c->talk.stale = true;
+    } else if (waste_talk_answered(&c->talk, reply, message) == 0) {
+        show_end(c, message);
     }
+    if (c->outcome.status != WASTE_REPLY_CANCELLED || !waste_signals_terminated())
+        waste_durable_rest(&c->durable, &c->e, &c->talk, c->outcome.status);
 }
 
-/* One request for the reply to what the messages end with. */
-static int request(struct waste_chat *c, const struct waste_ids *turn)
+/* One request for the reply to what the messages end with; `asked` is in the log, or `turn` is what
+ * to append. */
+static int request(struct waste_chat *c, const struct waste_ids *turn,
+                   const struct waste_asked *asked, const struct waste_ids *before)
 {
-    struct waste_sampling sampling;
+    struct waste_sampling sampling = asked->how;
     struct waste_output output;
     struct waste_error err;
     json_t *message;
     int rc;
 
-    waste_engine_sampling(&c->e, &sampling);
-    if (waste_ids_append(&c->ids, turn->id, turn->count) != 0)
-        return waste_fail(1, "out of memory");
-    waste_output_init(&output, c->e.tokenizer, turn->id, turn->count);
+    waste_engine_ends(&c->e, &sampling);
+    waste_durable_ask(&c->durable, &c->e, &c->talk, asked);
+    waste_output_init(&output, c->e.tokenizer, before->id, before->count);
     set_output(c, &output);
     struct waste_request_spec spec = {
         .ids = turn->id,
         .count = (uint32_t)turn->count,
-        .max_tokens = c->args.n,
+        .max_tokens = asked->n,
         .sampling = &sampling,
         .on_token = waste_output_token,
         .arg = &output,
@@ -182,20 +134,9 @@ static int request(struct waste_chat *c, const struct waste_ids *turn)
     bool failed = waste_client_request(&c->e.client, &spec, &c->outcome, &err) != 0;
     waste_output_end(&output);
     message = waste_assembly_json(&output.message);
-    if (waste_ids_append(&c->ids, output.ids.id, output.ids.count) != 0 || message == NULL)
+    conclude(c, &output.ids, message, failed ? &err : NULL);
+    if (message == NULL)
         output.error = ENOMEM;
-    c->generated = output.ids.count;
-    c->turns++;
-    c->tokens += c->outcome.tokens;
-    c->seconds += c->outcome.decode_seconds;
-    if (failed) { /* the pipeline stays: so does the chat, with the question taken back */
-        waste_chat_tell(c, "error", "%s", err.text);
-        take_back(c);
-        c->stale = true;
-    } else if (message != NULL) {
-        json_array_append(c->messages, message);
-        show_end(c, message);
-    }
     json_decref(message);
     rc =
         output.error != 0 ? waste_fail(1, "cannot write to stdout: %s", strerror(output.error)) : 0;
@@ -209,21 +150,28 @@ static int answer(struct waste_chat *c, bool fresh)
     struct waste_ids turn = {0};
     struct waste_error err;
     uint32_t ctx = c->e.pipeline.options.ctx;
-    bool anew = c->stale || c->ids.count == 0;
-    int ret = anew ? encode_all(c, &turn, &err) : encode_newest(c, &turn, &err), rc = 0;
+    bool anew = waste_talk_is_anew(&c->talk);
+    int rc = 0;
 
-    if (ret == 0 && turn.count + c->ids.count >= ctx)
+    if (anew)
+        waste_client_reset(&c->e.client);
+    int ret = waste_talk_encode(&c->talk, &c->e, &turn, &err);
+    if (ret == 0 && turn.count + c->talk.ids.count >= ctx)
         ret = waste_error_set(&err, -ENOSPC, "%zu more tokens do not fit the context of %u: /reset",
                               turn.count, ctx);
     if (ret == 0) {
-        c->stale = false;
-        json_array_clear(c->attached);
-        rc = request(c, &turn);
+        struct waste_asked asked = {
+            .turn = (uint32_t)c->talk.ids.count,
+            .from = (uint32_t)(c->talk.ids.count + turn.count),
+            .n = c->args.n,
+        };
+        waste_engine_sampling(&c->e, &asked.how);
+        rc = waste_talk_asked(&c->talk, &turn) == 0 ? request(c, &turn, &asked, &turn)
+                                                    : waste_fail(1, "out of memory");
     } else {
         waste_chat_tell(c, "error", "%s", err.text);
-        c->stale |= anew;
         if (fresh)
-            take_back(c);
+            waste_talk_take_back(&c->talk);
     }
     waste_ids_finish(&turn);
     return rc;
@@ -231,90 +179,53 @@ static int answer(struct waste_chat *c, bool fresh)
 
 int waste_chat_say(struct waste_chat *c, const char *text, size_t bytes)
 {
-    size_t images = json_array_size(c->attached);
-    json_t *words = json_stringn(text, bytes), *content = words;
+    int ret = waste_talk_ask(&c->talk, text, bytes);
 
-    if (words == NULL) {
+    if (ret == -EINVAL) {
         waste_chat_tell(c, "error", "that is no UTF-8");
         return 0;
     }
-    if (images > 0)
-        content = json_array();
-    for (size_t i = 0; i < images; i++)
-        json_array_append_new(content, json_pack("{s:s}", "type", "image_url"));
-    if (images > 0)
-        json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text", words));
-    json_array_extend(c->images, c->attached);
-    c->newest_images = images;
-    if (json_array_append_new(c->messages,
-                              json_pack("{s:s, s:o}", "role", "user", "content", content)) != 0)
-        return waste_fail(1, "out of memory");
-    return answer(c, true);
-}
-
-static bool has_role(const json_t *message, const char *role)
-{
-    const char *is = json_string_value(json_object_get(message, "role"));
-
-    return is != NULL && strcmp(is, role) == 0;
+    return ret == 0 ? answer(c, true) : waste_fail(1, "out of memory");
 }
 
 int waste_chat_retry(struct waste_chat *c)
 {
-    size_t count = json_array_size(c->messages);
-
-    if (count > 0 && has_role(json_array_get(c->messages, count - 1), "assistant"))
-        json_array_remove(c->messages, --count);
-    if (count == 0 || has_role(json_array_get(c->messages, count - 1), "system")) {
+    if (!waste_talk_take_back_reply(&c->talk)) {
         waste_chat_tell(c, "error", "nothing has been asked");
         return 0;
     }
-    c->stale = true;
-    c->newest_images = 0;
     return answer(c, false);
 }
 
 /* ---- the past ---- */
 
+static void past_changed(struct waste_chat *c)
+{
+    if (c->talk.stale)
+        waste_durable_rest(&c->durable, &c->e, &c->talk, WASTE_REPLY_NONE);
+}
+
 void waste_chat_reset(struct waste_chat *c)
 {
-    json_t *first = json_incref(json_array_get(c->messages, 0));
-
-    json_array_clear(c->messages);
-    json_array_clear(c->images);
-    json_array_clear(c->attached);
-    if (first != NULL && has_role(first, "system"))
-        json_array_append(c->messages, first);
-    json_decref(first);
-    c->stale = true;
+    waste_talk_reset(&c->talk);
+    past_changed(c);
 }
 
 int waste_chat_system(struct waste_chat *c, const char *text)
 {
-    json_t *message =
-        json_pack("{s:s, s:s}", "role", "system", "content", text != NULL ? text : "");
+    int ret = waste_talk_system(&c->talk, text);
 
-    if (message == NULL)
-        return -EINVAL;
-    if (has_role(json_array_get(c->messages, 0), "system"))
-        json_array_remove(c->messages, 0);
-    if (text != NULL && *text != '\0')
-        json_array_insert(c->messages, 0, message);
-    json_decref(message);
-    c->stale = true;
-    return 0;
+    past_changed(c);
+    return ret;
 }
 
 int waste_chat_save(const struct waste_chat *c, const char *path, struct waste_error *err)
 {
-    json_t *root = json_pack("{s:O, s:b}", "messages", c->messages, "thinking",
-                             (int)waste_engine_thinks(&c->e));
+    json_t *root = waste_talk_json(&c->talk, waste_engine_thinks(&c->e));
     char beside[4096];
     FILE *f;
     int ret = 0;
 
-    if (root != NULL && json_array_size(c->images) > 0)
-        json_object_set(root, "image_prompts", c->images);
     /* beside it first: an old file is lost only to a whole new one */
     snprintf(beside, sizeof(beside), "%s.new", path);
     f = fopen(beside, "wbe");
@@ -332,33 +243,9 @@ int waste_chat_save(const struct waste_chat *c, const char *path, struct waste_e
     return ret < 0 ? waste_error_set(err, ret, "cannot write %s: %s", path, strerror(-ret)) : 0;
 }
 
-/* The whole of it is checked before anything is given up. */
-static int adopt(struct waste_chat *c, json_t *root, const char *path, struct waste_error *err)
-{
-    json_t *messages = json_object_get(root, "messages");
-    json_t *images = json_object_get(root, "image_prompts");
-    struct waste_ids ids = {0};
-    json_t *none = json_array();
-    struct waste_error why;
-    int ret = encode(c, messages, images != NULL ? images : none, &ids, &why);
-
-    waste_ids_finish(&ids);
-    if (ret < 0) {
-        json_decref(none);
-        return waste_error_set(err, ret, "%s: %s", path, why.text);
-    }
-    json_decref(c->messages);
-    json_decref(c->images);
-    c->messages = json_incref(messages);
-    c->images = images != NULL ? json_incref(images) : json_incref(none);
-    json_array_clear(c->attached);
-    json_decref(none);
-    c->stale = true;
-    return 0;
-}
-
 int waste_chat_load(struct waste_chat *c, const char *path, struct waste_error *err)
 {
+    struct waste_error why;
     json_error_t where;
     json_t *root = json_load_file(path, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &where);
     int ret;
@@ -369,10 +256,53 @@ int waste_chat_load(struct waste_chat *c, const char *path, struct waste_error *
         return waste_error_set(err, -EINVAL, "%s: line %d: %s", path, where.line, where.text);
     if (json_is_array(root))
         root = json_pack("{s:o}", "messages", root);
-    if (!json_is_array(json_object_get(root, "messages")))
-        ret = waste_error_set(err, -EINVAL, "%s: messages: missing or not an array", path);
-    else
-        ret = adopt(c, root, path, err);
+    ret = waste_talk_adopt(&c->talk, &c->e, root, &why);
     json_decref(root);
-    return ret;
+    if (ret < 0)
+        return waste_error_set(err, ret, "%s: %s", path, why.text);
+    past_changed(c);
+    return 0;
+}
+
+/* ---- the start ---- */
+
+/* What a --session has, and the rest of a reply that was cut off. */
+static int resume(struct waste_chat *c)
+{
+    const struct waste_asked asked = c->durable.asked;
+    const struct waste_ids nothing = {0};
+    size_t messages = json_array_size(c->talk.messages);
+
+    if (messages > 0)
+        waste_chat_tell(c, "note", "%s: going on after %zu messages, %zu tokens",
+                        c->e.args->session_path, messages, c->talk.ids.count);
+    if (!asked.exists || !asked.open)
+        return 0;
+    waste_chat_tell(c, "note", "the newest reply was cut off and goes on");
+    return request(c, &nothing, &asked, &c->talk.ids);
+}
+
+int waste_chat_start(struct waste_chat *c)
+{
+    uint32_t ctx;
+
+    int rc = waste_engine_load(&c->e, &c->args, false);
+    if (rc == 0)
+        rc = waste_durable_open(&c->durable, &c->e, &c->talk);
+    if (rc == 0 && c->durable.raw)
+        rc = waste_fail(2, "%s: holds tokens without messages, for run --ids or --raw",
+                        c->args.session_path);
+    if (rc == 0 && c->args.system_text != NULL &&
+        waste_talk_system(&c->talk, c->args.system_text) != 0)
+        rc = waste_fail(2, "option --system: the text is no UTF-8");
+    if (rc == 0)
+        rc = waste_engine_fit(&c->e, c->talk.ids.id, c->talk.ids.count,
+                              c->talk.ids.count > 0 ? c->args.n : 0, &ctx);
+    if (rc == 0)
+        rc = waste_engine_start(&c->e, ctx);
+    if (rc == 0)
+        rc = waste_durable_start(&c->durable, &c->e, c->talk.stale ? 0 : c->talk.ids.count);
+    if (rc == 0 && isatty(STDIN_FILENO) && !c->args.quiet)
+        fprintf(stderr, "%s, /help for commands\n", c->e.dir);
+    return rc == 0 ? resume(c) : rc;
 }

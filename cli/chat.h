@@ -1,33 +1,30 @@
 /*
- * A conversation with a model: the messages as JSON, and the token log they have become. A turn
- * costs its own tokens only, unless the past was changed (another system message, a reply taken
- * back, a conversation loaded): then the log is made anew from the messages.
+ * A conversation with a model, line by line (talk.h), that may outlive us (durable.h). A turn costs
+ * its own tokens only, unless the past was changed.
  */
 #ifndef WASTE_CLI_CHAT_H
 #define WASTE_CLI_CHAT_H
 
-#include <jansson.h>
-
-#include "cli/engine.h"
+#include "cli/durable.h"
 
 struct waste_chat {
     struct waste_engine e;
-    struct waste_args args;       /* ours: /set changes them */
-    json_t *messages;             /* array */
-    json_t *images;               /* image prompts of the messages, in order */
-    json_t *attached;             /* those of the next message */
-    size_t newest_images;         /* of images, those of the newest message */
-    struct waste_ids ids;         /* the conversation, as the token log has it */
-    size_t generated;             /* of it, the newest reply */
-    bool stale;                   /* the log is not what the messages say */
+    struct waste_args args; /* ours: /set changes them */
+    struct waste_talk talk;
+    struct waste_durable durable; /* --session */
     bool failed;                  /* the newest request did */
     uint64_t turns, tokens;       /* requests, tokens generated */
+    uint64_t reused;              /* tokens whose state was put back, not computed */
     double seconds;               /* spent generating */
     struct waste_outcome outcome; /* of the newest */
 };
 
 int waste_chat_init(struct waste_chat *c, const struct waste_args *args);
 void waste_chat_finish(struct waste_chat *c);
+
+/* Loads the model and the --session, starts the pipeline, and goes on with a reply that was cut
+ * off. 0 or an exit code. */
+int waste_chat_start(struct waste_chat *c);
 
 /* The user says this (and what is attached), the model answers. Nonzero ends the chat: stdout is
  * gone, or memory. */

@@ -70,7 +70,8 @@ static int cmd_save(struct waste_chat *c, const char *rest)
     else if (waste_chat_save(c, rest, &err) != 0)
         waste_chat_tell(c, "error", "%s", err.text);
     else
-        waste_chat_tell(c, "note", "%zu messages saved in %s", json_array_size(c->messages), rest);
+        waste_chat_tell(c, "note", "%zu messages saved in %s", json_array_size(c->talk.messages),
+                        rest);
     return 0;
 }
 
@@ -83,7 +84,7 @@ static int cmd_load(struct waste_chat *c, const char *rest)
     else if (waste_chat_load(c, rest, &err) != 0)
         waste_chat_tell(c, "error", "%s", err.text);
     else
-        waste_chat_tell(c, "note", "%zu messages loaded from %s", json_array_size(c->messages),
+        waste_chat_tell(c, "note", "%zu messages loaded from %s", json_array_size(c->talk.messages),
                         rest);
     return 0;
 }
@@ -113,7 +114,7 @@ static int cmd_image(struct waste_chat *c, const char *rest)
                  "<|media_begin|>image %" PRIu32 "x%" PRIu32
                  "<|media_content|><|media_pad|><|media_end|>",
                  width, height);
-        json_array_append_new(c->attached, json_string(prompt));
+        json_array_append_new(c->talk.attached, json_string(prompt));
         waste_chat_tell(c, "note",
                         "the next message has the place of a %" PRIu32 "x%" PRIu32
                         " image; the model sees no more of it",
@@ -138,8 +139,8 @@ static int stats_json(const struct waste_chat *c)
     return waste_output_print_json(
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "event", "stats", "turns",
                   (json_int_t)c->turns, "tokens", (json_int_t)c->tokens, "context",
-                  (json_int_t)c->ids.count, "ctx", (json_int_t)c->e.pipeline.options.ctx, "seconds",
-                  c->seconds, "counters", counters, "restarts", restarts));
+                  (json_int_t)c->talk.ids.count, "ctx", (json_int_t)c->e.pipeline.options.ctx,
+                  "seconds", c->seconds, "counters", counters, "restarts", restarts));
 }
 
 static int cmd_stats(struct waste_chat *c, const char *rest)
@@ -154,8 +155,8 @@ static int cmd_stats(struct waste_chat *c, const char *rest)
         return stats_json(c);
     printf("turns                %" PRIu64 ", %" PRIu64 " tokens generated, %.2f tokens/s\n",
            c->turns, c->tokens, c->seconds > 0 ? (double)c->tokens / c->seconds : 0);
-    printf("context              %zu of %u tokens, %.0f %%\n", c->ids.count, ctx,
-           100.0 * (double)c->ids.count / ctx);
+    printf("context              %zu of %u tokens, %.0f %%\n", c->talk.ids.count, ctx,
+           100.0 * (double)c->talk.ids.count / ctx);
     printf("experts              %.1f %% in memory when asked for\n",
            hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 100);
     for (int i = 0; i < WASTE_STAGE_COUNT; i++)

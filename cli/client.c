@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/autosave.h"
 #include "cli/supervisor_int.h"
 
 #define LOOK_NS (WASTE_SECOND_NS / 10)
@@ -17,8 +18,26 @@ void waste_client_init(struct waste_client *c, struct waste_pipeline *p,
 void waste_client_reset(struct waste_client *c)
 {
     /* a session that was never used is already what a reset would make of it */
-    c->fresh = c->known > 0;
+    c->fresh = c->fresh || c->known > 0;
     c->known = 0;
+    c->restore_position = 0;
+}
+
+void waste_client_replace(struct waste_client *c)
+{
+    if (c->autosave != NULL)
+        waste_autosave_pause(c->autosave);
+    c->fresh = true;
+    c->known = 0;
+    c->restore_position = 0;
+}
+
+void waste_client_restore(struct waste_client *c, uint32_t known, uint32_t position, uint32_t bank)
+{
+    c->fresh = false;
+    c->known = known;
+    c->restore_position = position;
+    c->restore_bank = bank;
 }
 
 static bool is_cancelled(const struct waste_client *c)
@@ -71,7 +90,7 @@ static void snapshot(const struct waste_client *c, struct waste_outcome *o)
                          o->restarts[i];
 }
 
-static void post(struct waste_client *c, const struct waste_request_spec *spec)
+static void post(struct waste_client *c, const struct waste_request_spec *spec, uint32_t epoch)
 {
     struct waste_request *r = &c->p->session->request;
     const struct waste_sampling *s = spec->sampling;
@@ -80,7 +99,9 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec)
     if (spec->count > 0)
         memcpy(waste_pipeline_log(c->p) + c->known, spec->ids, spec->count * sizeof(uint32_t));
     c->known += spec->count;
-    if (c->fresh)
+    if (c->restore_position > 0)
+        flags |= WASTE_REQ_RESTORE;
+    else if (c->fresh)
         flags |= WASTE_REQ_RESET;
     if (spec->want_logits)
         flags |= WASTE_REQ_LOGITS;
@@ -98,6 +119,10 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec)
     r->eos_count = s != NULL ? s->eos_count : 0;
     if (s != NULL)
         memcpy(r->eos, s->eos, sizeof(r->eos));
+    r->restore_position = c->restore_position;
+    r->restore_bank = c->restore_bank;
+    if (c->autosave != NULL)
+        waste_autosave_begin(c->autosave, epoch, c->known, spec->max_tokens > 0);
     /* release: pairs with compute's acquire; the request and its tokens are whole */
     atomic_fetch_add_explicit(&r->seq, 1, memory_order_release);
     waste_pipeline_ring(c->p, WASTE_STAGE_COMPUTE);
@@ -107,9 +132,10 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec)
 /* What is followed while a request runs. */
 struct follow {
     uint64_t seq;
-    uint32_t epoch; /* of the conversation */
-    uint32_t seen;  /* log entries passed on */
-    bool stopped;   /* on_token wants no more */
+    uint32_t epoch;    /* of the conversation */
+    uint32_t seen;     /* log entries passed on */
+    uint32_t restored; /* position that was put back */
+    bool stopped;      /* on_token wants no more */
 };
 
 /* Passes on what has been committed since. */
@@ -130,7 +156,10 @@ static void deliver(struct waste_client *c, const struct waste_request_spec *spe
     if (known > prompt_end + spec->max_tokens)
         known = prompt_end + spec->max_tokens;
     while (f->seen < known && f->seen < c->p->options.ctx) {
-        if (out->tokens++ == 0)
+        out->tokens++;
+        if (f->restored > 0 && f->seen <= f->restored)
+            out->resumed++;
+        else if (out->tokens - out->resumed == 1)
             *first = (double)waste_now_ns() / 1e9;
         uint32_t id = log[f->seen++];
         if (spec->on_token != NULL && !f->stopped && spec->on_token(spec->arg, id) != 0)
@@ -161,21 +190,22 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
     struct waste_control *control = c->p->shm.control;
     struct waste_session *session = c->p->session;
     double first = 0, start = (double)waste_now_ns() / 1e9;
-    /* relaxed: no request runs, so nothing moves it */
+    /* relaxed: no request runs, so nothing moves it; seq is our own */
     uint64_t commit = atomic_load_explicit(&session->commit, memory_order_relaxed);
-    struct follow f = {.epoch = waste_commit_epoch(commit)};
+    struct follow f = {.seq =
+                           1 + atomic_load_explicit(&session->request.seq, memory_order_relaxed)};
 
-    *out = (struct waste_outcome){.prompt_tokens = spec->count};
+    *out = (struct waste_outcome){.prompt_tokens = spec->count, .reused = c->restore_position};
     if (c->known + spec->count == 0 || spec->count >= c->p->options.ctx - c->known)
         return waste_error_set(err, 2, "%u tokens do not fit: the context holds %u, %u are taken",
                                spec->count, c->p->options.ctx, c->known);
     snapshot(c, out);
-    bool fresh = c->fresh;
-    post(c, spec);
+    /* a reset or a restore marks the conversation, see shm/session.h */
+    f.epoch = c->fresh || c->restore_position > 0 ? (uint32_t)f.seq : waste_commit_epoch(commit);
+    post(c, spec, f.epoch);
+    f.restored = c->restore_position;
     c->fresh = false;
-    f.seq = atomic_load_explicit(&session->request.seq, memory_order_relaxed);
-    if (fresh)
-        f.epoch = (uint32_t)f.seq; /* the reset's mark, see shm/session.h */
+    c->restore_position = 0;
     f.seen = c->known;
     for (;;) {
         uint32_t bell = waste_bell_seq(&control->client_bell);
@@ -191,13 +221,16 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
         waste_bell_wait(&control->client_bell, bell, LOOK_NS, 0);
     }
     double end = (double)waste_now_ns() / 1e9;
-    out->prefill_seconds = (out->tokens > 0 ? first : end) - start;
-    out->decode_seconds = out->tokens > 0 ? end - first : 0;
+    bool computed = out->tokens > out->resumed;
+    out->prefill_seconds = (computed ? first : end) - start;
+    out->decode_seconds = computed ? end - first : 0;
     snapshot(c, out);
     return conclude(c, out, err);
 }
 
 double waste_outcome_rate(const struct waste_outcome *o)
 {
-    return o->tokens > 1 && o->decode_seconds > 0 ? (o->tokens - 1) / o->decode_seconds : 0;
+    uint32_t computed = o->tokens - o->resumed;
+
+    return computed > 1 && o->decode_seconds > 0 ? (computed - 1) / o->decode_seconds : 0;
 }

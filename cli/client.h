@@ -25,8 +25,11 @@ struct waste_client {
     bool (*cancelled)(void *arg);
     void *cancelled_arg;
 
-    uint32_t known; /* tokens in the log */
-    bool fresh;     /* the next request starts a new conversation */
+    struct waste_autosave *autosave; /* is told of requests; may be NULL */
+
+    uint32_t known;                          /* tokens in the log */
+    bool fresh;                              /* the next request starts a new conversation */
+    uint32_t restore_position, restore_bank; /* the next request puts this back; 0: nothing */
 };
 
 struct waste_request_spec {
@@ -44,6 +47,8 @@ struct waste_outcome {
     enum waste_reply_status status;
     uint32_t prompt_tokens; /* of this request */
     uint32_t tokens;        /* generated */
+    uint32_t reused;        /* positions whose state was put back instead of computed */
+    uint32_t resumed;       /* of the tokens generated, those that were there before */
     double prefill_seconds, decode_seconds;
     uint64_t counter[WASTE_COUNTER_COUNT]; /* what they grew by */
     uint32_t restarts[WASTE_STAGE_COUNT];
@@ -67,7 +72,20 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
 /* The next request starts from nothing. */
 void waste_client_reset(struct waste_client *c);
 
-/* Tokens a second while decoding; 0 if fewer than two were generated. */
+/*
+ * The segment's state is about to be written to: no request runs, and nothing of it is kept. A
+ * reset or a waste_client_restore must follow.
+ */
+void waste_client_replace(struct waste_client *c);
+
+/*
+ * The next request goes on from a state that was put into `bank` and the rows [0, position), with
+ * `known` tokens in the log. With position >= known, the log has what was generated up to
+ * log[position]: it is part of the next request's reply, passed on like the rest.
+ */
+void waste_client_restore(struct waste_client *c, uint32_t known, uint32_t position, uint32_t bank);
+
+/* Tokens a second while decoding; 0 if fewer than two were computed. */
 double waste_outcome_rate(const struct waste_outcome *o);
 
 #endif

@@ -104,20 +104,12 @@ static int talk(struct waste_chat *c)
 int waste_cmd_chat(const struct waste_args *args)
 {
     struct waste_chat c;
-    uint32_t ctx;
 
     int rc = waste_chat_init(&c, args);
     if (rc == 0)
-        rc = waste_engine_load(&c.e, &c.args, false);
-    if (rc == 0)
-        rc = waste_engine_fit(&c.e, NULL, 0, 0, &ctx);
-    if (rc == 0)
-        rc = waste_engine_start(&c.e, ctx);
-    if (rc == 0 && isatty(STDIN_FILENO) && !args->quiet)
-        fprintf(stderr, "%s, /help for commands\n", c.e.dir);
+        rc = waste_chat_start(&c);
     if (rc == 0)
         rc = talk(&c);
     waste_chat_finish(&c);
-    waste_engine_finish(&c.e);
     return rc;
 }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/autosave.h"
 #include "cli/signals.h"
 #include "cli/supervisor_int.h"
 #include "options/units.h"
@@ -177,7 +178,8 @@ int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
         .model = e->model,
         .options = &options,
         .budget_bytes = e->args->budget_bytes,
-        .own_bytes = waste_plan_own_bytes(e->model, tokenizer_file_bytes(e)),
+        .own_bytes = waste_plan_own_bytes(e->model, tokenizer_file_bytes(e)) +
+                     (e->args->session_path != NULL ? waste_autosave_bytes(e->model) : 0),
         .memory = &e->memory,
     };
     if (waste_plan_make(&in, &e->plan, &err) != 0)
@@ -319,7 +321,6 @@ void waste_engine_finish(struct waste_engine *e)
 void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *out)
 {
     const struct waste_args *a = e->args;
-    const struct waste_config *config = &e->model->config;
 
     *out = (struct waste_sampling){
         .temp = a->temp,
@@ -330,6 +331,13 @@ void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *
     };
     if (!a->seed_given && getrandom(&out->seed, sizeof(out->seed), 0) != sizeof(out->seed))
         out->seed = (uint64_t)waste_now_ns();
+    waste_engine_ends(e, out);
+}
+
+void waste_engine_ends(const struct waste_engine *e, struct waste_sampling *out)
+{
+    const struct waste_config *config = &e->model->config;
+
     if (e->markup != NULL) {
         out->eos_count = waste_markup_eos(e->markup, config, out->eos);
     } else {

@@ -48,8 +48,11 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx);
 
 void waste_engine_finish(struct waste_engine *e);
 
-/* The sampling that the options ask for. */
+/* The sampling that the options ask for, end tokens included. */
 void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *out);
+
+/* The end tokens alone. */
+void waste_engine_ends(const struct waste_engine *e, struct waste_sampling *out);
 
 /* Does a reply begin with thinking? --think, else as the model's format has it. */
 bool waste_engine_thinks(const struct waste_engine *e);

@@ -12,7 +12,7 @@ void waste_args_defaults(struct waste_args *args)
         .top_p = 1,
         .lookahead = WASTE_LOOKAHEAD_DEFAULT,
         .hang_seconds = 10,
-        .interval = 1,
+        .session_every = WASTE_SESSION_EVERY_DEFAULT,
         .top = 10,
         .tokens = 32,
     };

@@ -37,6 +37,7 @@ enum waste_command { WASTE_COMMANDS(WASTE_X) WASTE_COMMAND_COUNT };
 
 enum { WASTE_CPU_WORDS = 16 };
 #define WASTE_LOOKAHEAD_DEFAULT UINT32_MAX
+enum { WASTE_SESSION_EVERY_DEFAULT = 64 };
 
 /* The thinking of a model whose chat format has it. */
 enum waste_think {
@@ -81,6 +82,8 @@ struct waste_args {
     uint32_t think; /* enum waste_think */
     const char *system_text;
     uint32_t hang_seconds;
+    const char *session_path;
+    uint32_t session_every;
 
     const char *logits_path, *perplexity_path; /* eval */
     bool all;
@@ -91,11 +94,7 @@ struct waste_args {
 
     bool segments, show_ids; /* render */
 
-    uint32_t pid;    /* ps, stats, ...; 0: the only one */
-    bool prometheus; /* stats */
-    bool once;       /* top */
-    double interval;
-    bool follow; /* log */
+    uint32_t pid; /* ps, stats, ...; 0: the only one */
 
     const char *ids_file; /* bench */
     uint32_t tokens;

@@ -218,18 +218,18 @@ void waste_output_status(const struct waste_outcome *outcome, char *buf, size_t 
 
 json_t *waste_output_json(const struct waste_outcome *o)
 {
-    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I}}",
-                     "prompt_tokens", (json_int_t)o->prompt_tokens, "tokens", (json_int_t)o->tokens,
-                     "prefill_seconds", o->prefill_seconds, "decode_seconds", o->decode_seconds,
-                     "tok_per_s", waste_outcome_rate(o), "experts", "hits",
-                     (json_int_t)o->counter[WASTE_C_HITS], "misses",
-                     (json_int_t)o->counter[WASTE_C_MISSES], "bytes_read",
-                     (json_int_t)o->counter[WASTE_C_BYTES_READ], "prefetched",
-                     (json_int_t)o->counter[WASTE_C_PREFETCHED], "prefetch_used",
-                     (json_int_t)o->counter[WASTE_C_PREFETCH_USED], "restarts", "reader",
-                     (json_int_t)o->restarts[WASTE_STAGE_READER], "router",
-                     (json_int_t)o->restarts[WASTE_STAGE_ROUTER], "compute",
-                     (json_int_t)o->restarts[WASTE_STAGE_COMPUTE]);
+    return json_pack(
+        "{s:I, s:I, s:I, s:f, s:f, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I, s:I}}",
+        "prompt_tokens", (json_int_t)o->prompt_tokens, "reused_tokens", (json_int_t)o->reused,
+        "tokens", (json_int_t)o->tokens, "prefill_seconds", o->prefill_seconds, "decode_seconds",
+        o->decode_seconds, "tok_per_s", waste_outcome_rate(o), "experts", "hits",
+        (json_int_t)o->counter[WASTE_C_HITS], "misses", (json_int_t)o->counter[WASTE_C_MISSES],
+        "bytes_read", (json_int_t)o->counter[WASTE_C_BYTES_READ], "prefetched",
+        (json_int_t)o->counter[WASTE_C_PREFETCHED], "prefetch_used",
+        (json_int_t)o->counter[WASTE_C_PREFETCH_USED], "restarts", "reader",
+        (json_int_t)o->restarts[WASTE_STAGE_READER], "router",
+        (json_int_t)o->restarts[WASTE_STAGE_ROUTER], "compute",
+        (json_int_t)o->restarts[WASTE_STAGE_COMPUTE]);
 }
 
 int waste_output_print_json(json_t *object)

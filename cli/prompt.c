@@ -31,13 +31,19 @@ int waste_prompt_read(const char *path, struct waste_text *out)
     return rc;
 }
 
-static int take_text(const struct waste_args *args, struct waste_text *out)
+int waste_prompt_text(const struct waste_args *args, struct waste_text *out)
 {
     const char *given = args->line.positional_count > 1 ? args->line.positional[1] : NULL;
+    int rc = 0;
 
     if (given == NULL || strcmp(given, "-") == 0)
-        return waste_prompt_read("-", out);
-    return waste_text_add(out, given, strlen(given)) == 0 ? 0 : waste_fail(1, "out of memory");
+        rc = waste_prompt_read("-", out);
+    else if (waste_text_add(out, given, strlen(given)) != 0)
+        rc = waste_fail(1, "out of memory");
+    /* the newline that ends a file or an echo is not part of a question */
+    if (rc == 0 && !args->raw && out->bytes > 0 && out->data[out->bytes - 1] == '\n')
+        out->data[--out->bytes] = '\0';
+    return rc == 0 && out->bytes == 0 ? waste_fail(2, "the prompt is empty") : rc;
 }
 
 int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
@@ -51,12 +57,7 @@ int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
         return waste_ids_append(out, a->ids, a->ids_count) == 0 ? 0
                                                                 : waste_fail(1, "out of memory");
     }
-    int rc = take_text(a, &text);
-    /* the newline that ends a file or an echo is not part of a question */
-    if (!a->raw && text.bytes > 0 && text.data[text.bytes - 1] == '\n')
-        text.bytes--;
-    if (rc == 0 && text.bytes == 0)
-        rc = waste_fail(2, "the prompt is empty");
+    int rc = waste_prompt_text(a, &text);
     if (rc == 0 && waste_markup_first(e->markup, a->system_text, text.data, text.bytes,
                                       waste_engine_thinks(e), out) != 0)
         rc = waste_fail(1, "out of memory");

@@ -11,6 +11,10 @@
  */
 int waste_prompt_make(struct waste_engine *e, struct waste_ids *out);
 
+/* Appends the text after MODEL (from stdin for "-" or when there is none), without the newline that
+ * ends it unless --raw is given. Refuses an empty one. */
+int waste_prompt_text(const struct waste_args *args, struct waste_text *out);
+
 /* Appends a whole file, or stdin for "-". 0 or an exit code, with a line on stderr. */
 int waste_prompt_read(const char *path, struct waste_text *out);
 

@@ -43,6 +43,9 @@ void waste_supervisor_stop(struct waste_supervisor *s);
 /* After a request was posted, so that a stage that had been given up gets another chance. */
 void waste_supervisor_wake(struct waste_supervisor *s);
 
+/* A warning for waste-run's own log, which the supervisor's thread writes. Any thread. */
+void waste_supervisor_note(struct waste_supervisor *s, const char *text);
+
 /*
  * Why the pipeline cannot serve: 0 it can (or may soon), 1 failed, 2 bad configuration or
  * container; text then says why.

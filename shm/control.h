@@ -136,14 +136,18 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
       "of those, attention but its trunk products")                                                \
     X(HIDDEN_DROPPED, "hidden_dropped", "hidden_dropped_total", COMPUTE,                           \
       "hidden states the router was too busy to take")                                             \
-    X(PREDICTIONS, "predictions", "predictions_total", ROUTER, "prefetch records posted")
+    X(PREDICTIONS, "predictions", "predictions_total", ROUTER, "prefetch records posted")          \
+    X(SESSION_SAVES, "session_saves", "session_saves_total", COUNT,                                \
+      "writes of the conversation to its --session file")                                          \
+    X(SESSION_SAVE_FAILURES, "session_save_failures", "session_save_failures_total", COUNT,        \
+      "times that did not work out")
 
 #define WASTE_X(id, name, metric, stage, help) WASTE_C_##id,
 enum waste_counter { WASTE_COUNTERS(WASTE_X) WASTE_COUNTER_COUNT };
 #undef WASTE_X
 struct waste_counter_info {
     const char *name, *metric, *help;
-    enum waste_stage_id writer;
+    enum waste_stage_id writer; /* WASTE_STAGE_COUNT: waste-run */
 };
 extern const struct waste_counter_info waste_counter_info[WASTE_COUNTER_COUNT];
 

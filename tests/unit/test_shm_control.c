@@ -353,7 +353,7 @@ static void tables_have_a_name_for_everything(void **state)
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++) {
         assert_non_null(waste_counter_info[i].name);
         assert_non_null(waste_counter_info[i].help);
-        assert_in_range(waste_counter_info[i].writer, 0, WASTE_STAGE_COUNT - 1);
+        assert_in_range(waste_counter_info[i].writer, 0, WASTE_STAGE_COUNT);
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(waste_counter_info[i].name, waste_counter_info[k].name);
             assert_string_not_equal(waste_counter_info[i].metric, waste_counter_info[k].metric);

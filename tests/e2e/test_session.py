@@ -1,0 +1,424 @@
+"""--session: a conversation that outlives waste-run, whatever ends that."""
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import time
+import zlib
+
+import waste
+
+QUESTION = "What is the capital of Italy?"
+TOKENS = 1200 if waste.LONG else 500
+KILLS = 20 if waste.LONG else 4
+COPIES = 40 if waste.LONG else 6
+EVERY = 16
+
+HEADER = struct.Struct("<8sIIQQIIIIQ" + "QII" * 4 + "II")
+
+
+def path(name):
+    return os.path.join(waste.scratch(), name)
+
+
+def header(name):
+    """Tokens and position of a session file."""
+    with open(name, "rb") as f:
+        h = HEADER.unpack(f.read(HEADER.size))
+    return h[7], h[8]
+
+
+def clear(name):
+    for end in ("", ".old", ".new", ".lock"):
+        if os.path.exists(name + end):
+            os.unlink(name + end)
+    return name
+
+
+def read(name):
+    with open(name, "rb") as f:
+        return f.read()
+
+
+def write(name, data):
+    with open(name, "wb") as f:
+        f.write(data)
+
+
+def run(file, *options, **kw):
+    return waste.waste_run("run", waste.DEMO, "--session", file, *options, "--json", "-q", **kw)
+
+
+def chat(file, lines, *options):
+    r = waste.waste_run("chat", waste.DEMO, "--session", file, *options, "--json",
+                        stdin="".join(l + "\n" for l in lines).encode())
+    return r, [json.loads(l) for l in r.out.decode().splitlines()]
+
+
+def stats(p):
+    r = waste.waste_run("stats", "--json", "--pid", p.pid)
+    return r.json() if r.code == 0 else None
+
+
+def replies(events):
+    return [e["message"]["content"] for e in events if e["event"] == "end"]
+
+
+class Long(waste.Test):
+    """One long reply, with a seed: the undisturbed ids, and the same after whatever happens."""
+    @classmethod
+    def setUpClass(cls):
+        cls.random = waste.seed()
+        cls.args = ["--ids", waste.ids_of(waste.genesis()), "-n", TOKENS, "--temp", "0.8", "--ignore-eos",
+                    "--session-every", EVERY]
+        cls.prompt = len(waste.genesis()["ids"])
+        begin = time.monotonic()
+        r = waste.waste_run("run", waste.DEMO, *cls.args, "--seed", 5, "--json", "-q")
+        cls.seconds = time.monotonic() - begin
+        if r.code:
+            raise AssertionError(str(r))
+        cls.want = r.json()["ids"]
+
+    def start(self, file, *options, seed=("--seed", 5)):
+        return waste.start("run", waste.DEMO, "--session", file, *self.args, *seed, *options, "--json", "-q")
+
+    def running(self, p, tokens=60):
+        def look():
+            if p.poll() is not None:
+                self.fail("it ended early\n%s" % waste.finish(p))
+            s = stats(p)
+            return s if s and s["counters"]["tokens"] >= tokens else None
+        return waste.wait_for("%d tokens" % tokens, look)
+
+    def test_killed_again_and_again_the_reply_is_the_same(self):
+        file = clear(path("kills"))
+        ids, kills, at = None, 0, 0
+        while ids is None:
+            p = self.start(file)
+            time.sleep(self.random.uniform(0.1, max(0.3, 0.6 * self.seconds)))
+            if kills < KILLS and p.poll() is None:
+                waste.kill9(p.pid)
+                waste.finish(p)
+                kills += 1
+                if os.path.exists(file):
+                    now = header(file)[1]
+                    self.assertGreaterEqual(now, at, "state was lost")
+                    at = now
+            else:
+                r = self.ok(waste.finish(p))
+                ids = r.json()["ids"]
+                self.assertEqual(r.json()["reused_tokens"], at)
+        self.assertEqual(ids, self.want)
+        self.assertFalse(os.path.exists(file + ".lock"))
+
+    def test_no_more_than_every_n_tokens_are_computed_again(self):
+        file = clear(path("every"))
+        p = self.start(file)
+        self.running(p)
+        compute = waste.stages_of(p.pid)["compute"]
+        os.kill(compute, signal.SIGSTOP)
+        try:
+            time.sleep(0.5)     # a save that has begun comes to its end
+            tokens = stats(p)["counters"]["tokens"]
+        finally:
+            waste.kill9(p.pid)
+        waste.finish(p)
+        position = header(file)[1]
+        self.assertGreater(position, tokens - EVERY)
+        r = self.ok(waste.finish(self.start(file))).json()
+        self.assertEqual(r["ids"], self.want)
+        self.assertEqual((r["prompt_tokens"], r["reused_tokens"]), (self.prompt, position))
+
+    def test_whatever_was_saved_at_full_speed_goes_on_with_the_same_tokens(self):
+        file = clear(path("fast"))
+        p = self.start(file, "--session-every", 1)
+        copies, seen = [], None
+        while p.poll() is None:
+            try:
+                now = os.stat(file).st_ino, os.stat(file).st_mtime_ns
+                if now != seen:
+                    copy = clear(path("fast-%d" % len(copies)))
+                    os.link(file, copy)
+                    copies.append(copy)
+                    seen = now
+            except FileNotFoundError:
+                pass
+            time.sleep(0.001)
+        self.assertEqual(self.ok(waste.finish(p)).json()["ids"], self.want)
+        positions = sorted({header(c)[1] for c in copies})
+        self.assertGreater(len(positions), 20, "saves are rare")
+        for copy in self.random.sample(copies[:-1], min(COPIES, len(copies) - 1)):
+            r = self.ok(waste.finish(self.start(copy)))
+            self.assertEqual(r.json()["ids"], self.want, "from %d tokens, position %d" % header(copy))
+        for copy in copies:
+            clear(copy)
+
+    def ended(self, end):
+        file = clear(path("ended"))
+        p = self.start(file, seed=())
+        self.running(p)
+        end(p)
+        part = self.ok(waste.finish(p)).json()
+        self.assertEqual(part["status"], "cancelled")
+        # all of it was saved: nothing is computed twice, and the seed nobody gave is the same
+        r = self.ok(run(file)).json()
+        self.assertEqual(r["ids"][:len(part["ids"])], part["ids"])
+        self.assertEqual(len(r["ids"]), TOKENS)
+        self.assertEqual(r["reused_tokens"], self.prompt + len(part["ids"]) - 1)
+
+    def test_sigterm_saves(self):
+        self.ended(lambda p: p.send_signal(signal.SIGTERM))
+
+    def test_ctrl_c_saves(self):
+        self.ended(lambda p: p.send_signal(signal.SIGINT))
+
+    def test_stop_saves(self):
+        self.ended(lambda p: self.ok(waste.waste_run("stop", "--pid", p.pid)))
+
+    def test_a_stage_that_dies_changes_nothing(self):
+        file = clear(path("stage"))
+        p = self.start(file)
+        self.running(p)
+        waste.kill9(waste.stages_of(p.pid)["compute"])
+        self.assertEqual(self.ok(waste.finish(p)).json()["ids"], self.want)
+        # one that dies right after its state was put back, too
+        file = clear(path("stage"))
+        p = self.start(file)
+        self.running(p)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        p = self.start(file)
+        self.running(p, 1)
+        pid = waste.stages_of(p.pid).get("compute")
+        if pid:
+            waste.kill9(pid)
+        self.assertEqual(self.ok(waste.finish(p)).json()["ids"], self.want)
+
+    def test_a_disk_that_is_full_costs_no_answer_and_no_file(self):
+        file = clear(path("full"))
+        p = self.start(file)
+        self.running(p)
+        waste.wait_for("a first save", lambda: os.path.exists(file))
+        compute = waste.stages_of(p.pid)["compute"]
+        os.kill(compute, signal.SIGSTOP)
+        time.sleep(0.3)
+        resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))
+        old = read(file)
+        os.kill(compute, signal.SIGCONT)
+        waste.wait_for("a save that fails", lambda: p.poll() is not None or
+                       (stats(p) or {"counters": {"session_save_failures": 0}})["counters"]["session_save_failures"] >= 2)
+        log = waste.waste_run("log", "--pid", p.pid).out.decode() if p.poll() is None else file
+        r = self.ok(waste.finish(p))
+        self.assertEqual(r.json()["ids"], self.want)
+        self.assertIn(file, log)
+        lines = r.error_lines()
+        self.assertEqual(len(lines), 1, r)
+        self.assertIn("cannot write " + file, lines[0])
+        self.assertEqual(read(file), old)
+        self.assertFalse(os.path.exists(file + ".new"))
+        self.assertEqual(self.ok(waste.finish(self.start(file))).json()["ids"], self.want)
+
+    def test_one_file_one_process(self):
+        file = clear(path("shared"))
+        p = self.start(file)
+        self.running(p)
+        for r in (run(file, *self.args), run(file, "--ids", "1")):
+            self.refused(r, file, "in use", "pid %d" % p.pid, codes=(1,))
+        r, _ = chat(file, ["Hello!"])
+        self.refused(r, file, "in use", codes=(1,))
+        self.assertEqual(self.ok(waste.finish(p)).json()["ids"], self.want)
+        self.assertFalse(os.path.exists(file + ".lock"))
+
+
+class Turns(waste.Test):
+    """What a conversation becomes over several processes."""
+    def test_many_processes_are_one_conversation(self):
+        _, events = chat(clear(path("one")), [QUESTION, "Hello!", "Thanks!"])
+        whole = replies(events)
+        self.assertEqual(len(whole), 3)
+        file = clear(path("many"))
+        texts = [self.ok(run(file, q)).json() for q in (QUESTION, "Hello!", "Thanks!")]
+        self.assertEqual([t["text"] for t in texts], whole)
+        # each turn has put the past back instead of computing it
+        self.assertEqual(texts[0]["reused_tokens"], 0)
+        self.assertEqual(texts[1]["reused_tokens"], texts[0]["prompt_tokens"] + texts[0]["tokens"] - 1)
+        self.assertEqual(header(file), header(path("one")))
+        r, events = chat(file, ["/save " + path("many.json")])
+        self.ok(r)
+        with open(path("many.json")) as f:
+            messages = json.load(f)["messages"]
+        self.assertEqual([m["content"] for m in messages], [QUESTION, whole[0], "Hello!", whole[1], "Thanks!", whole[2]])
+        self.assertIn("6 messages", events[0]["text"])
+
+    def test_chat_goes_on_where_it_was(self):
+        file = clear(path("talk"))
+        self.ok(chat(file, [QUESTION], "--system", "You are terse.")[0])
+        r, events = chat(file, ["Thanks!"], "--system", "You are terse.")
+        self.ok(r)
+        self.assertEqual(replies(events), ["You are welcome."])
+        end = events[-1]
+        self.assertGreater(end["reused_tokens"], 30)
+        self.assertLess(end["prompt_tokens"], 30)
+        # another system message: everything anew
+        r, events = chat(file, ["Thanks!"], "--system", "Other.")
+        self.assertEqual(events[-1]["reused_tokens"], 0)
+        self.assertGreater(events[-1]["prompt_tokens"], 60)
+        # forgotten is forgotten
+        self.ok(chat(file, ["/reset"])[0])
+        _, events = chat(file, [QUESTION, "/save " + path("talk.json")])
+        with open(path("talk.json")) as f:
+            self.assertEqual([m["role"] for m in json.load(f)["messages"]], ["system", "user", "assistant"])
+
+    def test_a_chat_that_was_killed_in_a_reply_goes_on_with_it(self):
+        file = clear(path("killed"))
+        options = ["--ignore-eos", "-n", "300", "--session-every", "8"]
+        _, events = chat(clear(path("whole")), [QUESTION], *options)
+        want = replies(events)
+        p = waste.start("chat", waste.DEMO, "--session", file, *options, "--json", stdin=subprocess.PIPE)
+        p.stdin.write((QUESTION + "\n").encode())
+        p.stdin.flush()
+        waste.wait_for("a save", lambda: os.path.exists(file) and header(file)[1] > 60)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        r, events = chat(file, ["/save " + path("killed.json")], *options)
+        self.ok(r)
+        self.assertEqual(replies(events), want)
+        with open(path("killed.json")) as f:
+            self.assertEqual([m["content"] for m in json.load(f)["messages"]], [QUESTION] + want)
+        # killed at the prompt: nothing is lost at all
+        p = waste.start("chat", waste.DEMO, "--session", file, "-n", 4, "--json", stdin=subprocess.PIPE)
+        p.stdin.write(b"Hello!\n")
+        p.stdin.flush()
+        for line in p.stdout:
+            if b'"end"' in line:
+                break
+        time.sleep(0.5)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        r, events = chat(file, ["/save " + path("killed.json")])
+        with open(path("killed.json")) as f:
+            self.assertEqual(len(json.load(f)["messages"]), 4)
+
+    def test_run_without_a_prompt_goes_on_with_what_n_cut_off(self):
+        whole = self.ok(waste.waste_run("run", waste.DEMO, QUESTION, "--json", "-q")).json()
+        file = clear(path("piecemeal"))
+        ids = self.ok(run(file, QUESTION, "-n", 3)).json()["ids"]
+        while len(ids) < len(whole["ids"]):
+            ids += self.ok(run(file, "-n", 4)).json()["ids"]
+        self.assertEqual(ids, whole["ids"])
+        r, events = chat(file, ["/save " + path("piecemeal.json")])
+        with open(path("piecemeal.json")) as f:
+            self.assertEqual(json.load(f)["messages"][1]["content"], whole["text"])
+        # a reply that ended by itself wants a prompt
+        self.refused(run(file), "prompt is empty", codes=(2,))
+        # with nothing but a prompt consumed, the reply comes from a log that is computed again
+        file = clear(path("prompt"))
+        self.assertEqual(self.ok(run(file, QUESTION, "-n", 0)).json()["ids"], [])
+        self.assertEqual(self.ok(run(file)).json()["ids"], whole["ids"])
+
+    def test_another_prompt_closes_a_reply_that_was_cut_off(self):
+        file = clear(path("other"))
+        p = waste.start("run", waste.DEMO, "--session", file, QUESTION, "--ignore-eos", "-n", 100000, "--ctx", 100100,
+                        "--session-every", 8, "-q")
+        waste.wait_for("a save", lambda: os.path.exists(file) and header(file)[1] > 60)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        self.assertEqual(self.ok(run(file, "Thanks!")).json()["status"], "stop")
+        chat(file, ["/save " + path("other.json")])
+        with open(path("other.json")) as f:
+            messages = json.load(f)["messages"]
+        self.assertEqual([m["role"] for m in messages], ["user", "assistant", "user", "assistant"])
+        self.assertTrue(messages[1]["content"].startswith("The capital of Italy is Rome."))
+
+    def test_tokens_without_messages(self):
+        ids = waste.genesis()["ids"]
+        want = self.ok(waste.waste_run("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", 8, "--json", "-q")).json()["ids"]
+        file = clear(path("raw"))
+        self.ok(run(file, "--ids", ",".join(map(str, ids[:5])), "-n", 0))
+        r = self.ok(run(file, "--ids", ",".join(map(str, ids[5:])), "-n", 8)).json()
+        self.assertEqual(r["ids"], want)
+        self.assertEqual(r["reused_tokens"], 5)
+        self.refused(run(file, "Hello"), file, "--ids or --raw", codes=(2,))
+        self.refused(chat(file, ["Hello"])[0], file, codes=(2,))
+        file = clear(path("words"))
+        self.ok(run(file, "Hello!"))
+        self.refused(run(file, "--ids", "1,2"), file, "messages", codes=(2,))
+
+    def test_the_context_must_hold_it(self):
+        file = clear(path("ctx"))
+        self.ok(run(file, QUESTION))
+        self.refused(run(file, "Hello!", "--ctx", 40), "40", codes=(2,))
+        self.ok(run(file, "Hello!", "--ctx", 128))
+        # what a full context ended goes on in a larger one
+        whole = self.ok(waste.waste_run("run", waste.DEMO, QUESTION, "--json", "-q")).json()["ids"]
+        file = clear(path("small"))
+        first = self.ok(run(file, QUESTION, "--ctx", 40)).json()
+        self.assertEqual(first["status"], "context")
+        self.assertEqual(first["ids"] + self.ok(run(file)).json()["ids"], whole)
+
+
+class Damage(waste.Test):
+    """Files that are not what they were."""
+    def make(self, name, turns=1):
+        file = clear(path(name))
+        for q in (QUESTION, "Hello!")[:turns]:
+            self.ok(run(file, q))
+        return file
+
+    def test_a_damaged_file_is_named_and_left_alone(self):
+        file = self.make("damaged")
+        good = read(file)
+        os.unlink(file + ".old") if os.path.exists(file + ".old") else None
+        for bad, word in ((good[:100], "cut off"), (good[:-1], "cut off"), (b"", "empty"), (good + b"x", "behind"),
+                          (b"hello", "no saved conversation"), (good[:50] + b"\xff" + good[51:], "checksum"),
+                          (good[:-1000] + bytes([good[-1000] ^ 1]) + good[-999:], "checksum"),
+                          (bytes(len(good)), "no saved conversation")):
+            write(file, bad)
+            self.refused(run(file, "Hello!"), file, word, codes=(2,))
+            self.assertEqual(read(file), bad)
+        write(file, good)
+        self.ok(run(file, "Hello!"))
+
+    def test_the_older_file_is_what_a_damaged_one_leaves(self):
+        file = self.make("older", turns=2)
+        write(file, read(file)[:-5])
+        r = self.ok(run(file, "Thanks!", "-n", 2))
+        lines = r.error_lines()
+        self.assertEqual(len(lines), 1, r)
+        for word in (file + ":", "cut off", file + ".old"):
+            self.assertIn(word, lines[0])
+        # the damaged one did not take its place
+        os.rename(file + ".old", clear(path("older-copy")))
+        self.ok(run(path("older-copy"), "Hello!", "-n", 2))
+        write(file, b"x")
+        write(file + ".old", b"y")
+        self.refused(run(file, "Thanks!"), file, file + ".old", codes=(2,))
+
+    def test_another_models_file_is_told(self):
+        file = self.make("model")
+        data = bytearray(read(file))
+        data[16] ^= 1       # the fingerprint, and a checksum that fits
+        data[HEADER.size - 4:HEADER.size] = struct.pack("<I", zlib.crc32(bytes(data[:HEADER.size - 4])))
+        write(file, data)
+        write(file + ".old", b"not looked at")
+        self.refused(run(file, "Hello!"), file, "another model", codes=(2,))
+        self.assertEqual(read(file), bytes(data))
+
+    def test_a_place_that_cannot_be_written_is_told_before_the_work(self):
+        for bad in (path("no/such/dir/s"), waste.scratch(), ""):
+            self.refused(run(bad, QUESTION), bad or "--session", codes=(2,))
+
+    def test_a_link_stays_a_link(self):
+        file = self.make("target")
+        link = clear(path("link"))
+        os.symlink(file, link)
+        before = read(file)
+        self.ok(run(link, "Hello!"))
+        self.assertTrue(os.path.islink(link))
+        self.assertNotEqual(read(file), before)
+
+
+if __name__ == "__main__":
+    waste.main()
