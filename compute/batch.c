@@ -93,10 +93,12 @@ void waste_batch_product_rows(const struct waste_kernels *k, float *y, size_t ld
     }
 }
 
-static const uint8_t *block_of(const struct waste_vq_matrix *m, uint32_t r, uint32_t p)
+/* Row r at position p. */
+static const uint8_t *index_of(const struct waste_vq_matrix *m, uint32_t r, uint32_t p)
 {
     size_t bytes = (size_t)WASTE_ROW_BLOCK * waste_vq_shape(m->fmt).index_bytes;
-    return m->index + ((size_t)(r / WASTE_ROW_BLOCK) * m->positions + p) * bytes;
+    const uint8_t *block = m->index + ((size_t)(r / WASTE_ROW_BLOCK) * m->positions + p) * bytes;
+    return block + r % WASTE_ROW_BLOCK * waste_vq_shape(m->fmt).index_bytes;
 }
 
 static void expert_decoded(const struct waste_kernels *k, float *yt,
@@ -112,7 +114,7 @@ static void expert_decoded(const struct waste_kernels *k, float *yt,
     clear_rows(yt, y_tile, rows, tokens);
     for (uint32_t p = 0; p < m->positions; p += PANEL_POSITIONS) {
         uint32_t n = min_u32(PANEL_POSITIONS, m->positions - p);
-        k->vq_panel[m->fmt](panel, m->books, block_of(m, r, p), n);
+        k->vq_panel[m->fmt](panel, m->books, index_of(m, r, p), (rows + 7) / 8 * 8, n);
         k->panel_multiply(yt, y_tile, panel, scale, xt + (size_t)p * WASTE_VEC_DIM * WASTE_TILE,
                           x_tile, rows, n * WASTE_VEC_DIM, tokens);
     }
@@ -132,7 +134,7 @@ static void expert_looked_up(const struct waste_kernels *k, float *yt,
         for (uint32_t c = 0; c < n * WASTE_VEC_DIM; c++)
             x[c] = xt[((size_t)p * WASTE_VEC_DIM + c) * WASTE_TILE];
         k->vq_tables[m->fmt](tables, m->prep, x, n);
-        k->vq_apply[m->fmt](acc, tables, block_of(m, r0, 0), rows, m->positions, p, n, NULL);
+        k->vq_apply[m->fmt](acc, tables, index_of(m, r0, 0), rows, m->positions, p, n, NULL);
     }
     k->vq_finish(y, acc, m->scales + 2 * (size_t)r0, rows);
     for (uint32_t r = 0; r < rows; r++)

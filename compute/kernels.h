@@ -30,9 +30,9 @@ struct waste_matrix {
 /* Positions (of 8 columns) a set of vector-quantisation tables covers at most. */
 enum { WASTE_VQ_BLOCK = 8 };
 
-/* Products of many tokens: weights decoded to f32 panel[WASTE_PANEL_ROWS][WASTE_GROUP], and tokens
- * in tiles of WASTE_TILE. */
-enum { WASTE_PANEL_ROWS = 64, WASTE_TILE = 16 };
+/* Products of many tokens: weights decoded to f32 panel[WASTE_PANEL_ROWS][WASTE_GROUP], which is
+ * half of an L1 cache, and tokens in tiles of WASTE_TILE. */
+enum { WASTE_PANEL_ROWS = 32, WASTE_TILE = 16 };
 
 enum waste_activation { WASTE_ACTIVATION_SILU, WASTE_ACTIVATION_SITU };
 struct waste_act {
@@ -118,10 +118,10 @@ struct waste_kernels {
      * column group g as f32; columns past the matrix are left as they are or hold padding. */
     void (*panel[WASTE_FMT_COUNT])(float *panel, const struct waste_matrix *w, uint32_t r0,
                                    uint32_t rows, uint32_t g);
-    /* The same for 64 rows of a vector-quantised matrix, without their scales: at most 16
-     * positions, the first one's bytes at `index`. */
+    /* The same for `rows` (a multiple of 8) of a 64-row block of a vector-quantised matrix, without
+     * their scales: at most 16 positions, from the first row's and position's bytes at `index`. */
     void (*vq_panel[WASTE_FMT_COUNT])(float *panel, const float *books, const uint8_t *index,
-                                      uint32_t positions);
+                                      uint32_t rows, uint32_t positions);
     /*
      * yt[tile][r][t] += scale[r] sum_c panel[r][c] xt[tile][c][t] for r < rows, c < cols <=
      * WASTE_GROUP and n tokens; tiles y_tile and x_tile floats apart, all 64-aligned. All of a

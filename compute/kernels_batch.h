@@ -26,14 +26,13 @@ WASTE_INLINE void multiply_tiles(float *yt, size_t y_tile, const float *panel, c
     vf sum[MAX_SUMS];
     for (uint32_t i = 0; i < height * width; i++)
         sum[i] = v_zero();
-    for (uint32_t c = 0; c < cols; c++) {
+    for (const float *end = panel + cols; panel < end; panel++, xt += WASTE_TILE) {
         vf x[MAX_SUMS];
         for (uint32_t v = 0; v < width; v++)
-            x[v] = v_load(xt + v / TILE_VECTORS * x_tile + c * WASTE_TILE +
-                          v % TILE_VECTORS * V_LANES);
+            x[v] = v_load(xt + v / TILE_VECTORS * x_tile + v % TILE_VECTORS * V_LANES);
 #pragma GCC unroll 16
         for (uint32_t r = 0; r < height; r++) {
-            vf w = v_set1(panel[r * WASTE_GROUP + c]);
+            vf w = v_set1(panel[r * WASTE_GROUP]);
             for (uint32_t v = 0; v < width; v++)
                 sum[r * width + v] = v_fma(w, x[v], sum[r * width + v]);
         }
@@ -56,11 +55,11 @@ WASTE_INLINE void multiply_half(float *yt, const float *panel, const float *scal
     v8 sum[MAX_SUMS];
     for (uint32_t r = 0; r < height; r++)
         sum[r] = v8_zero();
-    for (uint32_t c = 0; c < cols; c++) {
-        v8 x = v8_load(xt + c * WASTE_TILE);
+    for (const float *end = panel + cols; panel < end; panel++, xt += WASTE_TILE) {
+        v8 x = v8_load(xt);
 #pragma GCC unroll 16
         for (uint32_t r = 0; r < height; r++)
-            sum[r] = v8_fma(v8_set1(panel[r * WASTE_GROUP + c]), x, sum[r]);
+            sum[r] = v8_fma(v8_set1(panel[r * WASTE_GROUP]), x, sum[r]);
     }
 #pragma GCC unroll 16
     for (uint32_t r = 0; r < height; r++) {
@@ -127,25 +126,28 @@ PANEL(q3, WASTE_GROUP * 3 / 8, v_from_q3)
 #undef PANEL
 
 WASTE_INLINE void vq_panel_any(float *panel, const float *books, const uint8_t *index,
-                               uint32_t positions, struct waste_vq_shape s)
+                               uint32_t rows, uint32_t positions, struct waste_vq_shape s)
 {
-    uint32_t bits = s.entries == 256 ? 8 : 6;
-    for (uint32_t p = 0; p < positions; p++, panel += WASTE_VEC_DIM)
-        for (uint32_t r = 0; r < WASTE_ROW_BLOCK; r += 8, index += 8 * s.index_bytes) {
+    const size_t step = (size_t)WASTE_ROW_BLOCK * s.index_bytes; /* to the next position */
+    const uint32_t bits = s.entries == 256 ? 8 : 6;
+    for (uint32_t r = 0; r < rows; r += 8)
+        for (uint32_t p = 0; p < positions; p++) {
+            float *y = panel + r * WASTE_GROUP + p * WASTE_VEC_DIM;
             uint64_t words[3];
-            memcpy(words, index, 8 * s.index_bytes);
+            for (uint32_t i = 0; i < s.index_bytes; i++) /* one by one: they stay in registers */
+                memcpy(&words[i], index + p * step + r * s.index_bytes + 8 * i, 8);
 #pragma GCC unroll 8
             for (uint32_t k = 0; k < 8; k++)
-                v8_store(panel + (r + k) * WASTE_GROUP,
+                v8_store(y + k * WASTE_GROUP,
                          vq_weights(books, words, bits * s.stages * k, bits, s));
         }
 }
 
 #define VQ_PANEL(name, FMT)                                                                        \
     static void vq_panel_##name(float *panel, const float *books, const uint8_t *index,            \
-                                uint32_t positions)                                                \
+                                uint32_t rows, uint32_t positions)                                 \
     {                                                                                              \
-        vq_panel_any(panel, books, index, positions, waste_vq_shape(FMT));                         \
+        vq_panel_any(panel, books, index, rows, positions, waste_vq_shape(FMT));                   \
     }
 VQ_PANEL(vq3r, WASTE_FMT_VQ3R)
 VQ_PANEL(vq2r, WASTE_FMT_VQ2R)

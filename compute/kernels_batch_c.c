@@ -63,14 +63,15 @@ static void panel_f32_c(float *panel, const struct waste_matrix *w, uint32_t r0,
 }
 
 WASTE_INLINE void vq_panel_any(float *panel, const float *books, const uint8_t *index,
-                               uint32_t positions, struct waste_vq_shape s)
+                               uint32_t rows, uint32_t positions, struct waste_vq_shape s)
 {
     for (uint32_t p = 0; p < positions; p++)
-        for (uint32_t r = 0; r < WASTE_ROW_BLOCK; r++, index += s.index_bytes) {
+        for (uint32_t r = 0; r < rows; r++) {
+            const uint8_t *q = index + ((size_t)p * WASTE_ROW_BLOCK + r) * s.index_bytes;
             float *y = panel + r * WASTE_GROUP + p * WASTE_VEC_DIM;
             uint32_t bits = 0;
             for (uint32_t i = 0; i < s.index_bytes; i++)
-                bits |= (uint32_t)index[i] << 8 * i;
+                bits |= (uint32_t)q[i] << 8 * i;
             for (uint32_t d = 0; d < WASTE_VEC_DIM; d++)
                 y[d] = 0;
             for (uint32_t j = 0; j < s.stages; j++) {
@@ -84,9 +85,9 @@ WASTE_INLINE void vq_panel_any(float *panel, const float *books, const uint8_t *
 
 #define VQ_PANEL(name, FMT)                                                                        \
     static void vq_panel_##name##_c(float *panel, const float *books, const uint8_t *index,        \
-                                    uint32_t positions)                                            \
+                                    uint32_t rows, uint32_t positions)                             \
     {                                                                                              \
-        vq_panel_any(panel, books, index, positions, waste_vq_shape(FMT));                         \
+        vq_panel_any(panel, books, index, rows, positions, waste_vq_shape(FMT));                   \
     }
 VQ_PANEL(vq3r, WASTE_FMT_VQ3R)
 VQ_PANEL(vq2r, WASTE_FMT_VQ2R)

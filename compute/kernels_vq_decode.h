@@ -43,7 +43,8 @@ WASTE_INLINE void decode_rows(float *acc, const float *books, const float *x, co
     for (uint32_t p = 0; p < n; p++) {
         v8 xp = v8_load(x + (size_t)p * WASTE_VEC_DIM);
         uint64_t words[3];
-        memcpy(words, index + (size_t)p * WASTE_ROW_BLOCK * s.index_bytes, 8 * s.index_bytes);
+        for (uint32_t i = 0; i < s.index_bytes; i++) /* one by one: they stay in registers */
+            memcpy(&words[i], index + (size_t)p * WASTE_ROW_BLOCK * s.index_bytes + 8 * i, 8);
 #pragma GCC unroll 8
         for (uint32_t k = 0; k < 8; k++) {
             v8 w = vq_weights(books, words, bits * s.stages * k, bits, s);

@@ -10,7 +10,7 @@
 #include "compute/kernels_int.h"
 #include "tests/kernels/kernels_test.h"
 
-enum { MOST_TOKENS = 512, ROWS = 512, COLS = 2304, PASSES = 7 };
+enum { MOST_TOKENS = 512, ROWS = 512, COLS = 2304, PASSES = 20 };
 
 struct data {
     float *x, *xt, *yt, *scratch;
