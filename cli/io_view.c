@@ -161,31 +161,50 @@ void waste_io_view_probe_print(const struct waste_args *args, const struct waste
         show_drive(&drive[i]);
 }
 
+static const char *const outlook_name[WASTE_OUTLOOK_COUNT] = {
+#define X(id, name, help) name,
+    WASTE_OUTLOOKS(X)
+#undef X
+};
+static const char *const outlook_help[WASTE_OUTLOOK_COUNT] = {
+#define X(id, name, help) help,
+    WASTE_OUTLOOKS(X)
+#undef X
+};
+
 /* -1: no prediction of this rank was followed by its layer's demand. */
-static double right_share(const struct waste_control *c, uint32_t rank)
+static double right_share(const struct waste_control *c, int outlook, uint32_t rank)
 {
+    if (rank == WASTE_RANK_RECORDS)
+        return -1;
     /* relaxed, both: a look */
-    uint64_t all = atomic_load_explicit(&c->rank_predicted[rank], memory_order_relaxed);
-    uint64_t right = atomic_load_explicit(&c->rank_right[rank], memory_order_relaxed);
+    uint64_t all = atomic_load_explicit(&c->rank_predicted[outlook][rank], memory_order_relaxed);
+    uint64_t right = atomic_load_explicit(&c->rank_right[outlook][rank], memory_order_relaxed);
 
     return all > 0 ? (double)right / (double)all : -1;
 }
 
 json_t *waste_io_view_router_json(const struct waste_control *c)
 {
-    json_t *list = json_array();
+    json_t *outlooks = json_object();
 
-    for (uint32_t rank = 0; rank < WASTE_RANK_RECORDS && right_share(c, rank) >= 0; rank++)
-        json_array_append_new(list, json_real(right_share(c, rank)));
-    return list;
+    for (int o = 0; o < WASTE_OUTLOOK_COUNT; o++) {
+        json_t *list = json_array();
+        for (uint32_t rank = 0; right_share(c, o, rank) >= 0; rank++)
+            json_array_append_new(list, json_real(right_share(c, o, rank)));
+        json_object_set_new(outlooks, outlook_name[o], list);
+    }
+    return outlooks;
 }
 
 void waste_io_view_router_print(const struct waste_control *c)
 {
-    if (right_share(c, 0) < 0)
-        return;
-    printf("router   right in percent, by rank:");
-    for (uint32_t rank = 0; rank < WASTE_RANK_RECORDS && right_share(c, rank) >= 0; rank++)
-        printf(" %.0f", 100 * right_share(c, rank));
-    printf("\n");
+    for (int o = 0; o < WASTE_OUTLOOK_COUNT; o++) {
+        if (right_share(c, o, 0) < 0)
+            continue;
+        printf("router   right in percent, by rank, %s:", outlook_help[o]);
+        for (uint32_t rank = 0; right_share(c, o, rank) >= 0; rank++)
+            printf(" %.0f", 100 * right_share(c, o, rank));
+        printf("\n");
+    }
 }

@@ -58,7 +58,7 @@ static bool post(struct waste_experts *e)
     want->layer = e->layer;
     want->count = e->count;
     want->session = 0;
-    want->pad = 0;
+    want->outlook = 0;
     memcpy(want->expert, e->id, e->count * sizeof e->id[0]);
     WASTE_POINT(DEMAND_WRITTEN);
     waste_ring_publish(e->shm->demand);

@@ -155,7 +155,7 @@ static int run_layer(struct waste_forward *f, uint32_t layer)
     if (err)
         return err;
     f->input = (struct waste_input){&f->w->m[WASTE_T_ATT_RES_NORM], &f->w->m[WASTE_T_ATT_RES_PROJ],
-                                    &f->w->m[WASTE_T_INPUT_NORM]};
+                                    &f->w->m[WASTE_T_INPUT_NORM], true};
     err = f->w->layer->is_kda ? waste_kda(f) : waste_mla(f);
     if (!err)
         err = f->w->layer->is_moe ? waste_moe(f) : waste_dense(f);
@@ -171,7 +171,7 @@ static int head(struct waste_forward *f, float *logits)
     const struct waste_matrix *m = f->weights.m;
 
     f->input = (struct waste_input){&m[WASTE_M_OUT_RES_NORM], &m[WASTE_M_OUT_RES_PROJ],
-                                    &m[WASTE_M_FINAL_NORM]};
+                                    &m[WASTE_M_FINAL_NORM], false};
     waste_products_begin(f);
     waste_products_add(f, &m[WASTE_M_LM_HEAD], logits);
     waste_forward_run(f, WASTE_PHASE_TRUNK, waste_products_input_phase, f->product_tasks);

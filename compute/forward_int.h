@@ -35,6 +35,7 @@ struct waste_product {
  */
 struct waste_input {
     const struct waste_matrix *res_norm, *res_proj, *norm;
+    bool hint; /* the router process may have it */
 };
 
 /* One worker's own scratch. */
@@ -147,9 +148,19 @@ uint32_t waste_products_task(struct waste_forward *f, const float *x, const floa
 /* Phase function: what f->input makes of the residual stream, times the products. */
 void waste_products_input_phase(void *arg, uint32_t worker);
 
+/* hint.c: gives the router process x, the input of the layer's attention or else of its FFN, if it
+ * will predict from it and has room. Not after a whole token's layers found all their experts in
+ * memory: there is nothing to read ahead then, and waking another process costs more than it looks.
+ * One worker. */
+void waste_hint(struct waste_forward *f, bool attention);
+
 /* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed
  * by f->input. Worker 0 sets f->bad. Returns the mix before the norm. */
 const float *waste_residual_input(struct waste_forward *f, uint32_t worker);
+
+/* Before the layer's attention: what its FFN would read if the attention added nothing. Worker 0,
+ * after its waste_residual_input, whose result is gone then. */
+const float *waste_residual_preview(struct waste_forward *f, uint32_t layer);
 /* y = rms norm of x with weights w[n]. Returns false if x is not finite. */
 bool waste_rms_norm(const struct waste_forward *f, float *y, const float *x,
                     const struct waste_matrix *w, uint32_t n);

@@ -246,40 +246,13 @@ static void choose(struct waste_forward *f)
         f->layers_served++;
 }
 
-/* Gives the router process this layer's input, if it will predict from it and has room. Not after a
- * whole token's layers found all their experts in memory: there is nothing to prefetch then, and
- * waking another process a layer costs more than it looks. */
-static void post_hidden(struct waste_forward *f, const float *x)
-{
-    struct waste_control *c = f->env.shm.control;
-    struct waste_hidden *h;
-
-    if (!c->options.lookahead || f->layers_served == f->cfg->layers ||
-        f->layer + 1 >= f->cfg->layers ||
-        !waste_model_layer(f->env.shm.model, f->layer + 1)->is_moe)
-        return;
-    h = waste_ring_claim(f->env.shm.hidden);
-    if (!h) {
-        waste_count(c, WASTE_C_HIDDEN_DROPPED, 1);
-        return;
-    }
-    h->step = f->position;
-    h->layer = f->layer;
-    h->pad = 0;
-    memcpy(h->x, x, f->cfg->hidden * sizeof *x);
-    WASTE_POINT(HIDDEN_WRITTEN);
-    waste_ring_publish(f->env.shm.hidden);
-    WASTE_POINT(HIDDEN_POSTED);
-    waste_bell_ring(&c->router_bell);
-}
-
 /* What the experts read if it is not a projection, and what the router predicts from: one worker's
  * business, and worker 0 always takes part. */
-static void share_input(struct waste_forward *f, const float *x)
+static void share_input(struct waste_forward *f)
 {
     if (!f->cfg->latent && f->w->layer->is_moe)
         memcpy(f->z, f->worker[0].norm, f->cfg->hidden * sizeof *f->z);
-    post_hidden(f, x);
+    waste_hint(f, false);
 }
 
 static void input_phase(void *arg, uint32_t worker)
@@ -291,9 +264,9 @@ static void input_phase(void *arg, uint32_t worker)
 
     if (!claimed && worker)
         return;
-    const float *x = waste_residual_input(f, worker);
+    waste_residual_input(f, worker);
     if (!worker)
-        share_input(f, x);
+        share_input(f);
     for (; claimed; claimed = waste_team_claim(f->team, worker, &task)) {
         uint32_t product = waste_products_task(f, wk->norm, wk->xp, task, &r0, &r1);
         /* acq_rel: the last one sees the scores of all the others */
@@ -307,7 +280,7 @@ static void ffn_input(struct waste_forward *f)
 {
     const struct waste_matrix *m = f->w->m;
     f->input = (struct waste_input){&m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ],
-                                    &m[WASTE_T_POST_NORM]};
+                                    &m[WASTE_T_POST_NORM], true};
 }
 
 static void dense_down_phase(void *arg, uint32_t worker)

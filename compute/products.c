@@ -60,11 +60,13 @@ void waste_products_input_phase(void *arg, uint32_t worker)
     struct waste_forward *f = arg;
     struct waste_worker *wk = &f->worker[worker];
     uint32_t task, r0, r1;
+    bool claimed = waste_team_claim(f->team, worker, &task);
 
-    if (!waste_team_claim(f->team, worker, &task))
+    if (!claimed && worker) /* worker 0 always takes part: it has the hint to give */
         return;
     waste_residual_input(f, worker);
-    do
+    if (!worker && f->input.hint)
+        waste_hint(f, true);
+    for (; claimed; claimed = waste_team_claim(f->team, worker, &task))
         waste_products_task(f, wk->norm, wk->xp, task, &r0, &r1);
-    while (waste_team_claim(f->team, worker, &task));
 }

@@ -24,13 +24,14 @@ bool waste_rms_norm(const struct waste_forward *f, float *y, const float *x,
 }
 
 /* score of each source v = sum(v / rms(v) * norm * proj); mixed = sum of softmax(score) v. */
-static const float *mix(struct waste_forward *f, struct waste_worker *wk)
+static const float *mix(struct waste_forward *f, struct waste_worker *wk,
+                        const struct waste_matrix *res_norm, const struct waste_matrix *res_proj)
 {
     uint32_t n = f->cfg->hidden, sources = f->block_count + 1;
     float max, sum, *score = wk->score;
 
-    f->k->scale_mul(wk->key, waste_weights_vector(f->input.res_norm), 1.0f,
-                    waste_weights_vector(f->input.res_proj), n);
+    f->k->scale_mul(wk->key, waste_weights_vector(res_norm), 1.0f, waste_weights_vector(res_proj),
+                    n);
     for (uint32_t i = 0; i < sources; i++) {
         const float *v = i < f->block_count ? f->blocks + (size_t)i * n : f->running;
         score[i] = f->k->dot(v, wk->key, n) * rms_scale(f, f->k->sum_squares(v, n), n);
@@ -46,13 +47,22 @@ static const float *mix(struct waste_forward *f, struct waste_worker *wk)
 const float *waste_residual_input(struct waste_forward *f, uint32_t worker)
 {
     struct waste_worker *wk = &f->worker[worker];
-    const float *x = f->block_count ? mix(f, wk) : f->running;
+    const float *x = f->block_count ? mix(f, wk, f->input.res_norm, f->input.res_proj) : f->running;
     bool finite = waste_rms_norm(f, wk->norm, x, f->input.norm, f->cfg->hidden);
 
     if (!worker)
         f->bad = !finite;
     f->k->prepare(wk->xp, wk->norm, f->cfg->hidden);
     return x;
+}
+
+const float *waste_residual_preview(struct waste_forward *f, uint32_t layer)
+{
+    const struct waste_matrix *m = f->weights.layer[layer].m;
+
+    return f->block_count
+               ? mix(f, &f->worker[0], &m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ])
+               : f->running;
 }
 
 void waste_residual_advance(struct waste_forward *f)

@@ -26,8 +26,6 @@
 #include "reader/policy.h"
 #include "shm/control.h"
 
-enum { WASTE_CACHE_PREFETCH_QUEUE = 2048 };
-
 struct waste_cache_slot {
     uint32_t layer, expert;
     uint8_t state;       /* enum waste_slot_state, as this side knows it */
@@ -41,9 +39,11 @@ struct waste_cache_slot {
     uint32_t prev, next; /* list of predicted slots; stack of free slots (next) */
 };
 
-struct waste_cache_wish {
+/* What the newest prediction for a layer would still have read. */
+struct waste_cache_wishes {
     uint64_t step;
-    uint32_t layer, expert, rank;
+    enum waste_outlook outlook;
+    uint32_t rank, left; /* the next one's rank; how many there are */
 };
 
 struct waste_cache {
@@ -63,17 +63,18 @@ struct waste_cache {
     uint32_t *first_predicted; /* [layers] lists of predicted slots */
     uint32_t predicted, predicted_limit;
     uint32_t prefetch_reading;
+    uint32_t prefetch_begun; /* since the newest demand */
     uint64_t clock;  /* demand records taken; goes on where the last incarnation's slots end */
     uint64_t healed; /* slots and directory entries found overwritten by somebody else */
     /* newest demand record; no slot yet: [wanted_next, wanted_count) */
     bool any_demand;
     uint64_t step;
     uint32_t layer, wanted_count, wanted_next;
-    uint32_t *wanted;              /* [top_k] experts to read */
-    uint32_t held_count;           /* slots with the held flag */
-    uint32_t *held;                /* [top_k] */
-    uint64_t wish_in, wish_out;    /* prefetch queue, oldest first */
-    struct waste_cache_wish *wish; /* [WASTE_CACHE_PREFETCH_QUEUE] */
+    uint32_t *wanted;                  /* [top_k] experts to read */
+    uint32_t held_count;               /* slots with the held flag */
+    uint32_t *held;                    /* [top_k] */
+    uint32_t wishing;                  /* layers that have any left */
+    struct waste_cache_wishes *wishes; /* [layers] */
 };
 
 struct waste_cache_read {

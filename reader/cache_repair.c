@@ -9,19 +9,6 @@
 /* turns */
 #define RECALL_HALF_LIFE 16.0f
 
-uint64_t waste_cache_reset_word(struct waste_cache *c, uint32_t slot)
-{
-    struct waste_slot *shared = &c->shm->slot[slot];
-    /* relaxed: nobody else moves a slot that is not READY; where a stray write has made nonsense of
-     * the word there is nothing to be ordered with */
-    uint64_t word = atomic_load_explicit(&shared->word, memory_order_relaxed);
-    word &= ~(WASTE_SLOT_GEN_ONE - 1);
-    /* release: pairs with compute's acquire; the directory entry went first, so who sees EMPTY and
-     * looks again finds no way back here */
-    atomic_store_explicit(&shared->word, word, memory_order_release);
-    return word;
-}
-
 /* A slot as a dead incarnation left it: true if it can be kept. */
 static bool keep_slot(struct waste_cache *c, uint32_t slot)
 {

@@ -28,23 +28,20 @@ void waste_cache_retire_free(struct waste_cache *c, uint32_t wanted)
 /* The slot to give back next, EMPTY and in no place; NONE if none can be had now. */
 static uint32_t vacate(struct waste_cache *c)
 {
-    uint32_t slot = c->free;
-    if (slot != NONE) {
-        c->free = c->slot[slot].next;
+    uint32_t slot = waste_cache_vacant(c, false);
+    if (slot == NONE || c->slot[slot].state == WASTE_SLOT_EMPTY)
         return slot;
-    }
-    slot = waste_policy_victim(&c->policy);
-    if (slot == WASTE_POLICY_NONE)
-        return NONE;
     struct waste_cache_slot *s = &c->slot[slot];
     /* acquire: pairs with the release of compute's unpin: it has finished reading */
     uint64_t word = atomic_load_explicit(&c->shm->slot[slot].word, memory_order_acquire);
-    if (waste_slot_state(word) == WASTE_SLOT_READY && !waste_slot_empty(&c->shm->slot[slot], word))
+    bool ready = waste_slot_state(word) == WASTE_SLOT_READY;
+    if (ready && !waste_slot_empty(&c->shm->slot[slot], word)) {
+        waste_cache_settle(c, slot);
         return NONE; /* pinned: a layer further on it is not */
+    }
     /* from here on nobody can pin it; a look at the old entry finds an EMPTY slot */
-    waste_policy_remove(&c->policy, slot);
     set_directory(c, key_index(c, s->layer, s->expert), NONE);
-    if (waste_slot_state(word) != WASTE_SLOT_READY)
+    if (!ready)
         waste_cache_reset_word(c, slot); /* a stray write of somebody else */
     *s = (struct waste_cache_slot){.state = WASTE_SLOT_EMPTY, .prev = NONE, .next = NONE};
     waste_count(c->shm->control, WASTE_C_EVICTIONS, 1);

@@ -68,6 +68,8 @@ static void ask(struct waste_fetch *f, uint32_t slot, uint64_t due_ns)
         .urgent = r->demand,
     };
     r->due_ns = due_ns;
+    if (due_ns == 0 && f->io->in_flight == 0)
+        f->busy_ns = now_ns();
     if (due_ns > 0 || !f->io->ops->queue(f->io, &read))
         f->waiting[f->waiting_count++] = slot;
 }
@@ -91,6 +93,24 @@ static void log_failure(struct waste_fetch *f, const struct waste_fetch_read *r,
                     final ? "given up" : "trying again");
 }
 
+/* Nothing more is to be read for this slot. */
+static void over(struct waste_fetch *f, uint32_t slot, uint64_t now)
+{
+    if (f->read[slot].demand && --f->demand_reads == 0)
+        f->quiet_ns = now;
+}
+
+void waste_fetch_note_window(struct waste_fetch *f, const struct waste_want *want, bool demand)
+{
+    uint64_t now = now_ns(), from = f->quiet_ns > f->demand_ns ? f->quiet_ns : f->demand_ns;
+    uint64_t window = f->demand_reads > 0 || f->demand_ns == 0 ? 0 : now - from;
+    waste_foresight_window(&f->cache->foresight, want->layer, want->step, window);
+    if (!demand)
+        return;
+    f->demand_ns = now;
+    waste_count(f->shm->control, WASTE_C_DRIVES_IDLE_NS, window);
+}
+
 static void failed_try(struct waste_fetch *f, uint32_t slot, uint32_t error, uint32_t detail)
 {
     struct waste_fetch_read *r = &f->read[slot];
@@ -108,6 +128,7 @@ static void failed_try(struct waste_fetch *f, uint32_t slot, uint32_t error, uin
     }
     waste_count(f->shm->control, WASTE_C_READ_FAILURES, 1);
     log_failure(f, r, error, detail, true);
+    over(f, slot, now_ns());
     waste_cache_failed(f->cache, slot, (enum waste_slot_error)error, detail);
     waste_bell_ring(&f->shm->control->compute_bell);
 }
@@ -136,6 +157,11 @@ static void complete(struct waste_fetch *f, uint32_t slot)
         return;
     }
     waste_count(f->shm->control, WASTE_C_READS, 1);
+    uint64_t now = now_ns();
+    if (f->ended_ns > f->busy_ns) /* the first one's time is the drive's latency, not its rate */
+        waste_foresight_read_took(&f->cache->foresight, now - f->ended_ns);
+    f->ended_ns = now;
+    over(f, slot, now);
     WASTE_POINT(READ_CHECKED);
     waste_cache_ready(f->cache, slot);
     WASTE_POINT(SLOT_READY);
@@ -204,6 +230,7 @@ static void sort_prefetches(struct waste_fetch *f)
         case WASTE_CACHE_PREFETCH_OVER:
             break;
         case WASTE_CACHE_PREFETCH_DEMANDED:
+            f->demand_reads += !f->read[slot].demand;
             f->read[slot].demand = true;
             if (io->ops->urge)
                 io->ops->urge(io, slot);
@@ -231,6 +258,7 @@ int waste_fetch_pump(struct waste_fetch *f, bool fresh)
         const struct waste_cache_read *p = &f->plan[i];
         f->read[p->slot] =
             (struct waste_fetch_read){.layer = p->layer, .expert = p->expert, .demand = p->demand};
+        f->demand_reads += p->demand;
         if (!p->demand && f->prefetch_count < depth)
             f->prefetch[f->prefetch_count++] = p->slot;
         ask(f, p->slot, 0);

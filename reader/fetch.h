@@ -39,12 +39,19 @@ struct waste_fetch {
     uint32_t *prefetch; /* [depth] slots read for a prediction, some of them over meanwhile */
     uint32_t prefetch_count;
     uint64_t seen_clock; /* of the cache, when those were last looked through */
+    /* what the drives have to do, for the width of prefetching: foresight.h */
+    uint32_t demand_reads;        /* not over */
+    uint64_t demand_ns, quiet_ns; /* newest demand; since then demand_reads is 0 */
+    uint64_t busy_ns, ended_ns;   /* the first read of a busy time; the newest end */
 };
 
 /* Everything passed in must outlive it. 0 or -ENOMEM. */
 int waste_fetch_init(struct waste_fetch *f, const struct waste_shm *shm, struct waste_cache *cache,
                      struct waste_banks *banks, struct waste_io *io, uint8_t *base);
 void waste_fetch_finish(struct waste_fetch *f);
+
+/* Before a prediction or a demand goes to the cache: how long there was no demand to read. */
+void waste_fetch_note_window(struct waste_fetch *f, const struct waste_want *want, bool demand);
 
 /* Starts what the cache wants read (`fresh`) and what has paused long enough, as one batch. 0, or
  * -errno when the backend is broken. */

@@ -313,6 +313,7 @@ static bool take_demand(struct waste_service *s, int *rc)
         any = true;
         WASTE_POINT(DEMAND_TAKEN);
         if (waste_cache_check(&s->cache, want, s->cache.top_k) == 0) {
+            waste_fetch_note_window(&s->fetch, want, true);
             waste_cache_demand(&s->cache, want);
             *rc = waste_fetch_pump(&s->fetch, true);
         } else {
@@ -332,11 +333,13 @@ static bool take_prefetch(struct waste_service *s)
     while ((want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
         any = true;
         WASTE_POINT(PREFETCH_TAKEN);
-        if (waste_cache_check(&s->cache, want, waste_want_capacity(s->shm.control)) == 0)
+        if (waste_cache_check(&s->cache, want, waste_want_capacity(s->shm.control)) == 0) {
+            waste_fetch_note_window(&s->fetch, want, false);
             waste_cache_prefetch(&s->cache, want);
-        else
+        } else {
             complain(s, &s->bad_prefetches,
                      "prefetch of an impossible layer, expert or count dropped");
+        }
         waste_ring_release(s->shm.prefetch);
         WASTE_POINT(PREFETCH_RELEASED);
     }

@@ -70,9 +70,15 @@ static bool wait_for_trunk(struct router *r)
     return false;
 }
 
+/* Was this the same place in the model? Several tokens of a prompt may be there. */
+static bool same_place(const struct waste_hidden *a, const struct waste_hidden *b)
+{
+    return a->layer == b->layer && a->attention == b->attention;
+}
+
 /*
  * The next hidden state worth a prediction, copied: compute may be ahead of us by several layers,
- * and what it has passed nobody wants. Several records of one layer (a prompt's tokens) all count.
+ * and what it has passed nobody wants. Several records of one place (a prompt's tokens) all count.
  */
 static bool take_hidden(struct router *r)
 {
@@ -87,21 +93,19 @@ static bool take_hidden(struct router *r)
         waste_ring_release(r->shm.hidden);
         WASTE_POINT(HIDDEN_RELEASED);
         next = waste_ring_peek(r->shm.hidden);
-        if (next == NULL || next->layer == r->hidden->layer)
+        if (next == NULL || same_place(next, r->hidden))
             return true;
     }
     return false;
 }
 
-static void predict(struct router *r)
+/* What MoE layer `layer` would make of the state at hand. */
+static void predict(struct router *r, uint32_t layer, enum waste_outlook outlook)
 {
     struct waste_control *c = r->shm.control;
     struct waste_predictor *p = &r->predictor;
-    uint32_t layer = waste_predictor_next(p, r->hidden->layer);
     struct waste_want *want;
 
-    if (layer == UINT32_MAX)
-        return;
     waste_stage_mark(r->stage, WASTE_ACT_PREDICTING, (int)layer);
     want = waste_ring_claim(r->shm.prefetch);
     if (want == NULL) /* the reader is behind, or dead: it would drop this one anyway */
@@ -112,12 +116,29 @@ static void predict(struct router *r)
     want->layer = layer;
     want->count = p->count;
     want->session = 0;
-    want->pad = 0;
+    want->outlook = outlook;
     WASTE_POINT(PREDICT_WRITTEN);
     waste_ring_publish(r->shm.prefetch);
     WASTE_POINT(PREDICT_POSTED);
     waste_bell_ring_fd(&c->reader_bell, WASTE_FD_READER_EVENT);
     waste_count(c, WASTE_C_PREDICTIONS, 1);
+}
+
+/* What can be told from the state at hand. The record is compute's word, and may be nonsense. */
+static void predict_next(struct router *r)
+{
+    const struct waste_predictor *p = &r->predictor;
+    const struct waste_hidden *h = r->hidden;
+    uint32_t next;
+
+    if (h->attention != 0) {
+        if (waste_predictor_is_moe(p, h->layer))
+            predict(r, h->layer, WASTE_OUTLOOK_AFTER);
+        return;
+    }
+    next = waste_predictor_next(p, h->layer);
+    if (next != UINT32_MAX)
+        predict(r, next, WASTE_OUTLOOK_BEFORE);
 }
 
 static void serve(struct router *r)
@@ -129,7 +150,7 @@ static void serve(struct router *r)
 
         if (take_hidden(r)) {
             if (c->options.lookahead > 0)
-                predict(r);
+                predict_next(r);
             continue;
         }
         waste_confine_report(WASTE_STAGE_ROUTER, &c->log[WASTE_STAGE_ROUTER]);

@@ -84,10 +84,15 @@ void waste_predictor_finish(struct waste_predictor *p)
     memset(p, 0, sizeof(*p));
 }
 
+bool waste_predictor_is_moe(const struct waste_predictor *p, uint32_t layer)
+{
+    return layer < p->model->config.layers && waste_model_layer(p->model, layer)->is_moe;
+}
+
 uint32_t waste_predictor_next(const struct waste_predictor *p, uint32_t layer)
 {
     for (uint64_t next = (uint64_t)layer + 1; next < p->model->config.layers; next++)
-        if (waste_model_layer(p->model, (uint32_t)next)->is_moe)
+        if (waste_predictor_is_moe(p, (uint32_t)next))
             return (uint32_t)next;
     return UINT32_MAX;
 }

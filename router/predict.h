@@ -34,6 +34,8 @@ int waste_predictor_init(struct waste_predictor *p, const struct waste_model *mo
                          const uint8_t *trunk, uint32_t lookahead, uint32_t most);
 void waste_predictor_finish(struct waste_predictor *p);
 
+bool waste_predictor_is_moe(const struct waste_predictor *p, uint32_t layer);
+
 /* The first MoE layer after `layer`, or UINT32_MAX if there is none. */
 uint32_t waste_predictor_next(const struct waste_predictor *p, uint32_t layer);
 

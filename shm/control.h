@@ -114,6 +114,8 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
       "of those, not demanded when their layer came")                                              \
     X(PREFETCH_WITHHELD, "prefetch_withheld", "prefetch_withheld_total", READER,                   \
       "predictions not read because too many like them were wrong")                                \
+    X(DRIVES_IDLE_NS, "drives_idle_ns", "drives_idle_seconds_total", READER,                       \
+      "nanoseconds between layers in which there was no demand to read")                           \
     X(WARMED, "warmed", "warmed_total", READER,                                                    \
       "experts read at the start because earlier runs used them")                                  \
     X(CACHE_SHRUNK, "cache_shrunk", "cache_shrunk_slots_total", READER,                            \
@@ -189,17 +191,27 @@ struct waste_want {
     uint32_t layer;
     uint32_t count;
     uint32_t session;
-    uint32_t pad;
-    uint32_t expert[]; /* count ids; demand: in selection order, all chosen, resident or not */
+    uint32_t outlook;  /* prefetch: enum waste_outlook; demand: 0 */
+    uint32_t expert[]; /* count ids; demand: in selection order, all chosen, resident or not;
+                          prefetch: best first */
 };
 
-/* Hidden state (compute -> router): the input of layer `layer`'s router after... see
- * router/README.md. */
+/* From where a layer's experts are predicted, X(ID, json name, help): what the layer before has
+ * before its MoE, or, later and more precise, after it. */
+#define WASTE_OUTLOOKS(X)                                                                          \
+    X(BEFORE, "before_moe", "before the MoE")                                                      \
+    X(AFTER, "after_moe", "after the MoE")
+
+#define WASTE_X(id, name, help) WASTE_OUTLOOK_##id,
+enum waste_outlook { WASTE_OUTLOOKS(WASTE_X) WASTE_OUTLOOK_COUNT };
+#undef WASTE_X
+
+/* Hidden state (compute -> router). */
 struct waste_hidden {
     uint64_t step;
-    uint32_t layer; /* the layer whose MoE is about to run */
-    uint32_t pad;
-    float x[]; /* [hidden], before the norm */
+    uint32_t layer;
+    uint32_t attention; /* 1: x is the input of the layer's attention; 0: of its FFN */
+    float x[];          /* [hidden], before the norm */
 };
 
 /*
@@ -289,9 +301,10 @@ struct waste_control {
                                             second; 0: not measured */
     struct waste_drive_record drive[WASTE_DRIVE_RECORDS];
     struct waste_drive_meter drive_meter[WASTE_DRIVE_RECORDS]; /* reader; of drive[] */
-    /* reader: predictions by rank, the likeliest first, whose layer's demand came; of those, right
+    /* reader: predictions whose layer's demand came, by rank, the likeliest first; of those, right
      */
-    _Atomic uint64_t rank_predicted[WASTE_RANK_RECORDS], rank_right[WASTE_RANK_RECORDS];
+    _Atomic uint64_t rank_predicted[WASTE_OUTLOOK_COUNT][WASTE_RANK_RECORDS];
+    _Atomic uint64_t rank_right[WASTE_OUTLOOK_COUNT][WASTE_RANK_RECORDS];
     struct waste_options options;
     struct waste_bell reader_bell;  /* rung by compute, router, supervisor; carries the eventfd */
     struct waste_bell compute_bell; /* rung by reader, client, supervisor */

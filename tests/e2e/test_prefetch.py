@@ -47,16 +47,21 @@ class Prefetch(unittest.TestCase):
 
     def test_the_routers_precision_is_shown(self):
         r = waste.waste_run("bench", waste.DEMO, "--tokens", "40", "--lookahead", "8", "--json")
-        shares = r.json()["router_precision"]
-        self.assertEqual(len(shares), 8)
-        # the likeliest are right more often, and four of 64 are chosen
-        self.assertGreater(shares[0], 0.8)
-        self.assertGreater(shares[0], shares[7])
-        self.assertLessEqual(sum(shares), 4)
+        precision = r.json()["router_precision"]
+        self.assertEqual(set(precision), {"before_moe", "after_moe"})
+        for shares in precision.values():
+            self.assertEqual(len(shares), 8)
+            # the likeliest are right more often, and four of 64 are chosen
+            self.assertGreater(shares[0], 0.8)
+            self.assertGreater(shares[0], shares[7])
+            self.assertLessEqual(sum(shares), 4)
+        # the later one knows more
+        self.assertGreater(sum(precision["after_moe"][:4]), sum(precision["before_moe"][:4]))
         text = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "8").out.decode()
-        self.assertIn("router   right in percent, by rank: ", text)
+        for outlook in ("before", "after"):
+            self.assertIn("router   right in percent, by rank, %s the MoE: " % outlook, text)
         r = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "0", "--json")
-        self.assertEqual(r.json()["router_precision"], [])
+        self.assertEqual(r.json()["router_precision"], {"before_moe": [], "after_moe": []})
 
 
 if __name__ == "__main__":

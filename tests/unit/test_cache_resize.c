@@ -226,7 +226,8 @@ static void a_prefetch_that_was_passed_or_taken_back(void **state)
     demand(&r, 1, 0);
     r.cache.foresight.needed = 1000000000; /* every prediction is worth a read */
     for (uint32_t rank = 0; rank < 2; rank++)
-        r.cache.foresight.rate[rank] = (struct waste_foresight_rate){1e6f, 1e6f};
+        r.cache.foresight.rate[WASTE_OUTLOOK_BEFORE][rank] =
+            (struct waste_foresight_rate){1e6f, 1e6f};
     r.want = (struct waste_want){.step = r.step, .layer = 2, .count = 2};
     r.want.expert[0] = 40;
     r.want.expert[1] = 41;

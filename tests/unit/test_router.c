@@ -171,16 +171,24 @@ static void end(struct rig *r)
     destroy(r);
 }
 
-static void post(struct rig *r, uint64_t step, uint32_t layer, const float *x)
+static void post_input(struct rig *r, uint64_t step, uint32_t layer, uint32_t attention,
+                       const float *x)
 {
     struct waste_hidden *h = waste_ring_claim(r->shm.hidden);
 
     assert_non_null(h);
     h->step = step;
     h->layer = layer;
+    h->attention = attention;
     memcpy(h->x, x, HIDDEN * sizeof(float));
     waste_ring_publish(r->shm.hidden);
     waste_bell_ring(&r->shm.control->router_bell);
+}
+
+/* The state before a layer's FFN. */
+static void post(struct rig *r, uint64_t step, uint32_t layer, const float *x)
+{
+    post_input(r, step, layer, 0, x);
 }
 
 /* The next prediction, to be released by the caller; NULL if none comes in time. */
@@ -229,6 +237,27 @@ static void predicts_what_the_next_router_makes_of_this_state(void **state)
     end(&r);
 }
 
+/* After the MoE of the layer before: the state is the layer's own, and so is what is predicted. */
+static void what_a_layers_attention_reads_tells_of_this_layer(void **state)
+{
+    struct rig r;
+
+    begin(&r, AHEAD);
+    for (uint32_t layer = FIRST; layer < LAST; layer++) {
+        post_input(&r, 2, layer + 1, 1, sample[0][layer].x);
+        assert_non_null(predicted(&r, 20000));
+        assert_int_equal(predicted(&r, 1)->outlook, WASTE_OUTLOOK_AFTER);
+        expect(&r, 2, layer + 1, sample[0][layer].next, AHEAD, AHEAD);
+        post(&r, 2, layer, sample[0][layer].x);
+        assert_non_null(predicted(&r, 20000));
+        assert_int_equal(predicted(&r, 1)->outlook, WASTE_OUTLOOK_BEFORE);
+        expect(&r, 2, layer + 1, sample[0][layer].next, AHEAD, AHEAD);
+    }
+    post_input(&r, 2, 0, 1, sample[0][1].x); /* layer 0 has no experts */
+    expect_nothing(&r);
+    end(&r);
+}
+
 /* Control: given the state a layer really sees, its router's choice is the model's own. */
 static void given_the_true_state_the_choice_is_the_models(void **state)
 {
@@ -259,8 +288,10 @@ static void skips_layers_compute_has_passed(void **state)
 
     begin(&r, AHEAD);
     kill(r.pid, SIGSTOP);
-    for (uint32_t layer = 1; layer <= 4; layer++)
+    for (uint32_t layer = 1; layer <= 3; layer++)
         post(&r, 3, layer, sample[0][layer].x);
+    post_input(&r, 3, 4, 1, sample[0][1].x); /* overtaken by the same layer's FFN */
+    post(&r, 3, 4, sample[0][4].x);
     post(&r, 4, 4, sample[1][4].x); /* a prompt's next token at the same layer counts too */
     kill(r.pid, SIGCONT);
     expect(&r, 3, 5, sample[0][4].next, AHEAD, AHEAD);
@@ -293,6 +324,8 @@ static void survives_nonsense_from_compute(void **state)
     begin(&r, AHEAD);
     for (size_t i = 0; i < sizeof(layers) / sizeof(layers[0]); i++) {
         post(&r, 0, layers[i], sample[0][1].x);
+        expect_nothing(&r);
+        post_input(&r, 0, layers[i], 1, sample[0][1].x);
         expect_nothing(&r);
     }
     memcpy(x, sample[0][1].x, sizeof(x));
@@ -447,6 +480,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predicts_what_the_next_router_makes_of_this_state),
+        cmocka_unit_test(what_a_layers_attention_reads_tells_of_this_layer),
         cmocka_unit_test(given_the_true_state_the_choice_is_the_models),
         cmocka_unit_test(predicts_nothing_after_the_last_layer),
         cmocka_unit_test(skips_layers_compute_has_passed),

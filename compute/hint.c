@@ -1,0 +1,48 @@
+/* What the router process predicts from: the inputs of half-layers. */
+#include <string.h>
+
+#include "compute/forward_int.h"
+#include "shm/inject.h"
+
+static bool is_moe(const struct waste_forward *f, uint32_t layer)
+{
+    return waste_model_layer(f->env.shm.model, layer)->is_moe;
+}
+
+/* The next layer whose experts could be told; config.layers: there is none. */
+static uint32_t next_moe(const struct waste_forward *f, bool attention)
+{
+    uint32_t layer = f->layer + !attention;
+
+    if (attention)
+        return is_moe(f, layer) ? layer : f->cfg->layers;
+    while (layer < f->cfg->layers && !is_moe(f, layer))
+        layer++;
+    return layer;
+}
+
+void waste_hint(struct waste_forward *f, bool attention)
+{
+    struct waste_control *c = f->env.shm.control;
+    struct waste_hidden *h;
+    uint32_t next;
+
+    if (!c->options.lookahead || f->layers_served == f->cfg->layers)
+        return;
+    next = next_moe(f, attention);
+    if (next == f->cfg->layers)
+        return;
+    h = waste_ring_claim(f->env.shm.hidden);
+    if (!h) {
+        waste_count(c, WASTE_C_HIDDEN_DROPPED, 1);
+        return;
+    }
+    h->step = f->position;
+    h->layer = f->layer;
+    h->attention = attention;
+    memcpy(h->x, waste_residual_preview(f, next), f->cfg->hidden * sizeof h->x[0]);
+    WASTE_POINT(HIDDEN_WRITTEN);
+    waste_ring_publish(f->env.shm.hidden);
+    WASTE_POINT(HIDDEN_POSTED);
+    waste_bell_ring(&c->router_bell);
+}
