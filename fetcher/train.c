@@ -1,0 +1,232 @@
+#include "fetcher/train.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fetcher/fill.h"
+
+enum {
+    TASK = 1024, /* vectors */
+    ALL = WASTE_BOOK_STAGES * WASTE_BOOK_ENTRIES,
+    SWEEPS = 6,
+    DIM = WASTE_BOOK_DIM,
+};
+
+/* What one worker adds up. */
+struct sums {
+    int64_t vector[ALL][DIM]; /* weight x vector, of those that chose the entry */
+    uint64_t weight[ALL];
+    uint32_t together[]; /* [n][n] weight of those that chose both entries, s < t only */
+};
+
+struct job {
+    struct waste_books *books;
+    const struct waste_sample *sample;
+    const struct waste_trainer *how;
+    struct sums **sums; /* [threads] */
+    uint32_t n;         /* stages x entries */
+    uint32_t stage;     /* of k-means */
+    int16_t (*rest)[DIM];
+    uint8_t *entry;
+    double *center, *matrix; /* of the solution: [n][DIM], [n][n] */
+};
+
+static void clear(struct job *j)
+{
+    for (uint32_t w = 0; w < waste_team_threads(j->how->team); w++)
+        memset(j->sums[w], 0, sizeof(struct sums) + (size_t)j->n * j->n * sizeof(uint32_t));
+}
+
+static void merge(struct job *j)
+{
+    struct sums *a = j->sums[0];
+    for (uint32_t w = 1; w < waste_team_threads(j->how->team); w++) {
+        const struct sums *b = j->sums[w];
+        for (uint32_t i = 0; i < j->n; i++) {
+            a->weight[i] += b->weight[i];
+            for (uint32_t d = 0; d < DIM; d++)
+                a->vector[i][d] += b->vector[i][d];
+        }
+        for (size_t i = 0; i < (size_t)j->n * j->n; i++)
+            a->together[i] += b->together[i];
+    }
+}
+
+static uint32_t task_count(const struct job *j)
+{
+    return (j->sample->count + TASK - 1) / TASK;
+}
+
+static uint32_t task_vectors(const struct job *j, uint32_t task)
+{
+    uint32_t left = j->sample->count - task * TASK;
+    return left < TASK ? left : TASK;
+}
+
+static void add(struct sums *s, uint32_t at, uint32_t weight, const int16_t *x)
+{
+    s->weight[at] += weight;
+    for (uint32_t d = 0; d < DIM; d++)
+        s->vector[at][d] += (int32_t)weight * x[d];
+}
+
+static void assign(void *arg, uint32_t worker)
+{
+    struct job *j = arg;
+    for (uint32_t task; waste_team_claim(j->how->team, worker, &task);) {
+        uint32_t first = task * TASK, n = task_vectors(j, task);
+        j->how->search->nearest(j->books, j->stage, (const int16_t(*)[DIM])j->rest + first, n,
+                                j->entry + first);
+        for (uint32_t i = first; i < first + n; i++)
+            add(j->sums[worker], j->entry[i], j->sample->weight[i], j->rest[i]);
+    }
+}
+
+static int16_t entry_of(double v)
+{
+    double r = nearbyint(v);
+    return (int16_t)(r > WASTE_BOOK_LIMIT ? WASTE_BOOK_LIMIT : r < -WASTE_BOOK_LIMIT ? -WASTE_BOOK_LIMIT : r);
+}
+
+/* k-means of one stage over what is left. */
+static void seed_stage(struct job *j, uint64_t key)
+{
+    struct waste_books *b = j->books;
+    uint32_t count = j->sample->count, s = j->stage;
+    for (uint32_t e = 0; e < b->entries; e++) {
+        uint32_t at = (uint32_t)((__uint128_t)waste_mix(key + e * WASTE_GOLDEN) * count >> 64);
+        for (uint32_t d = 0; d < DIM; d++)
+            b->entry[s][e][d] = entry_of(j->rest[at][d]);
+    }
+    for (uint32_t round = 0;; round++) {
+        waste_books_prepare(b);
+        clear(j);
+        waste_team_run(j->how->team, assign, j, task_count(j), 1);
+        if (round == j->how->seed_rounds)
+            break;
+        merge(j);
+        const struct sums *a = j->sums[0];
+        for (uint32_t e = 0; e < b->entries; e++)
+            for (uint32_t d = 0; d < DIM && a->weight[e]; d++)
+                b->entry[s][e][d] = entry_of((double)a->vector[e][d] / (double)a->weight[e]);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t d = 0; d < DIM; d++)
+            j->rest[i][d] = (int16_t)(j->rest[i][d] - b->entry[s][j->entry[i]][d]);
+}
+
+static void code(void *arg, uint32_t worker)
+{
+    struct job *j = arg;
+    struct sums *sums = j->sums[worker];
+    uint8_t out[TASK][WASTE_BOOK_STAGES];
+    uint32_t stages = j->books->stages, entries = j->books->entries;
+    for (uint32_t task; waste_team_claim(j->how->team, worker, &task);) {
+        uint32_t first = task * TASK, n = task_vectors(j, task);
+        const int16_t(*x)[DIM] = (const int16_t(*)[DIM])j->sample->x + first;
+        j->how->search->code(j->books, x, n, j->how->width, out);
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t s = 0; s < stages; s++) {
+                uint32_t at = s * entries + out[i][s], weight = j->sample->weight[first + i];
+                add(sums, at, weight, x[i]);
+                for (uint32_t t = s + 1; t < stages; t++)
+                    sums->together[(size_t)at * j->n + t * entries + out[i][t]] += weight;
+            }
+    }
+}
+
+/* One sweep of block Gauss-Seidel: every entry to its best place, the other stages staying. */
+static void sweep(struct job *j)
+{
+    const struct sums *a = j->sums[0];
+    uint32_t entries = j->books->entries;
+    for (uint32_t i = 0; i < j->n; i++) {
+        if (!a->weight[i])
+            continue;
+        double sum[DIM];
+        const double *row = j->matrix + (size_t)i * j->n;
+        uint32_t own = i / entries * entries;
+        for (uint32_t d = 0; d < DIM; d++)
+            sum[d] = (double)a->vector[i][d];
+        for (uint32_t k = 0; k < j->n; k++) {
+            if (k == own)
+                k += entries;
+            if (k >= j->n)
+                break;
+            for (uint32_t d = 0; d < DIM; d++)
+                sum[d] -= row[k] * j->center[(size_t)k * DIM + d];
+        }
+        for (uint32_t d = 0; d < DIM; d++)
+            j->center[(size_t)i * DIM + d] = sum[d] / (double)a->weight[i];
+    }
+}
+
+static void solve(struct job *j)
+{
+    struct waste_books *b = j->books;
+    const struct sums *a = j->sums[0];
+    for (uint32_t i = 0; i < j->n; i++)
+        for (uint32_t k = i + 1; k < j->n; k++)
+            j->matrix[(size_t)i * j->n + k] = j->matrix[(size_t)k * j->n + i] =
+                a->together[(size_t)i * j->n + k];
+    for (uint32_t i = 0; i < j->n; i++)
+        for (uint32_t d = 0; d < DIM; d++)
+            j->center[(size_t)i * DIM + d] = b->entry[i / b->entries][i % b->entries][d];
+    for (int i = 0; i < SWEEPS; i++)
+        sweep(j);
+    for (uint32_t i = 0; i < j->n; i++)
+        for (uint32_t d = 0; d < DIM; d++)
+            b->entry[i / b->entries][i % b->entries][d] =
+                entry_of(j->center[(size_t)i * DIM + d]);
+}
+
+static void destroy(struct job *j)
+{
+    for (uint32_t w = 0; j->sums && w < waste_team_threads(j->how->team); w++)
+        free(j->sums[w]);
+    free(j->sums);
+    free(j->rest);
+    free(j->entry);
+    free(j->center);
+    free(j->matrix);
+}
+
+static int create(struct job *j)
+{
+    uint32_t threads = waste_team_threads(j->how->team), count = j->sample->count;
+    size_t bytes = sizeof(struct sums) + (size_t)j->n * j->n * sizeof(uint32_t);
+    j->sums = calloc(threads, sizeof(*j->sums));
+    j->rest = malloc((size_t)count * sizeof(*j->rest) + 1);
+    j->entry = malloc((size_t)count + 1);
+    j->center = calloc((size_t)j->n * DIM, sizeof(double));
+    j->matrix = calloc((size_t)j->n * j->n, sizeof(double));
+    bool ok = j->sums && j->rest && j->entry && j->center && j->matrix;
+    for (uint32_t w = 0; ok && w < threads; w++)
+        ok = (j->sums[w] = malloc(bytes)) != NULL;
+    return ok ? 0 : -ENOMEM;
+}
+
+int waste_train(struct waste_books *books, const struct waste_sample *sample,
+                const struct waste_trainer *how, uint64_t seed)
+{
+    struct job j = {.books = books, .sample = sample, .how = how,
+                    .n = books->stages * books->entries};
+    int e = create(&j);
+    if (e || !sample->count)
+        goto out;
+    memcpy(j.rest, sample->x, (size_t)sample->count * sizeof(*j.rest));
+    for (j.stage = 0; j.stage < books->stages; j.stage++)
+        seed_stage(&j, waste_mix(seed + j.stage));
+    for (uint32_t i = 0; i < how->rounds; i++) {
+        clear(&j);
+        waste_team_run(how->team, code, &j, task_count(&j), 1);
+        merge(&j);
+        solve(&j);
+        waste_books_prepare(books);
+    }
+out:
+    destroy(&j);
+    return e;
+}
