@@ -33,7 +33,7 @@ struct shard {
 
 /* What a tensor looks like. */
 struct look {
-    char name[160];
+    char name[WASTE_SAFETENSORS_NAME];
     enum waste_dtype type;
     uint32_t axes, shape[3];
     uint64_t rows, cols; /* of the stored values */

@@ -8,6 +8,7 @@
 #include "fetcher/fill.h"
 
 enum { DIM = WASTE_BOOK_DIM };
+#define ROUND 12582912.0f /* added and taken away, it rounds half to even */
 
 static uint16_t half_of(double v)
 {
@@ -32,7 +33,7 @@ void waste_encode_normalise(const float *row, uint32_t cols, uint16_t scale, int
     for (uint32_t c = 0; c < cols; c++) {
         float v = row[c] * inverse;
         v = v > limit ? limit : v < -limit ? -limit : v;
-        out[c] = (int16_t)(int32_t)(v + 12582912.0f - 12582912.0f);
+        out[c] = (int16_t)(int32_t)(v + ROUND - ROUND);
     }
 }
 
@@ -79,8 +80,7 @@ int waste_encode_row(const struct waste_encoder *how, const struct waste_books *
         if (now == 0x7c00)
             return -ERANGE;
         waste_encode_normalise(row, cols, now, x);
-        how->search->code(books, (const int16_t(*)[DIM])x, vectors, how->width,
-                          try);
+        how->search->code(books, (const int16_t(*)[DIM])x, vectors, how->width, try);
         uint16_t next = half_of((double)waste_half_to_float(now) *
                                 fit(books, (const int16_t(*)[DIM])x,
                                     (const uint8_t(*)[WASTE_BOOK_STAGES])try, vectors));

@@ -43,9 +43,11 @@ int waste_io_write_file(int dir, const char *name, const void *data, size_t n)
     snprintf(temp, sizeof(temp), "%s.tmp", name);
     int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     int e = fd < 0 ? -errno : waste_io_pwrite(fd, data, n, 0);
+    if (!e && fsync(fd))
+        e = -errno;
     if (fd >= 0 && close(fd) && !e)
         e = -errno;
-    if (!e && renameat(dir, temp, dir, name))
+    if (!e && (renameat(dir, temp, dir, name) || fsync(dir)))
         e = -errno;
     if (e)
         return waste_fetch_fail("cannot write %s: %s", name, strerror(-e));

@@ -11,7 +11,8 @@ int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2
 /* The whole of it, at `off`; 0 or -errno. */
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off);
 
-/* Writes dir/name whole, replacing it atomically. Prints and returns -1 if that fails. */
+/* Writes dir/name whole, replacing it atomically; it is on the disk on return. Prints and returns
+ * -1 if that fails. */
 int waste_io_write_file(int dir, const char *name, const void *data, size_t n);
 
 #endif

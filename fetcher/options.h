@@ -12,12 +12,16 @@
 
 /* Commands: X(ID, name, positional arguments, least, most, summary). */
 #define WASTE_FETCH_COMMANDS(X)                                                                    \
+    X(CONVERT, "convert", "SRC OUT", 2, 2, "make a container of a release")                        \
     X(SYNTH, "synth", "OUT", 0, 1, "write a container or a release of any shape")                  \
     X(DISKBENCH, "diskbench", "DIR", 1, 1, "what a drive gives at the size of expert records")
 
 #define WASTE_X(id, name, positionals, least, most, summary) WASTE_FETCH_##id,
 enum waste_fetch_command { WASTE_FETCH_COMMANDS(WASTE_X) WASTE_FETCH_COMMAND_COUNT };
 #undef WASTE_X
+
+/* In the order of --reclaim's words. */
+enum waste_reclaim { WASTE_RECLAIM_OFF, WASTE_RECLAIM_DRY, WASTE_RECLAIM_ON };
 
 struct waste_fetch_args {
     struct waste_line line;
@@ -34,6 +38,11 @@ struct waste_fetch_args {
     bool checkpoint;
     uint32_t dtype;       /* 0: not given, else 1 + which of bf16, f16, f32, mxfp4 */
     uint64_t shard_bytes; /* 0: not given */
+
+    const char *layer_range; /* convert: NULL or "A-B" */
+    uint32_t effort;         /* 0 to 3 */
+    uint32_t reclaim;        /* enum waste_reclaim */
+    bool dry_run;
 
     const char *model;   /* diskbench */
     uint64_t read_bytes; /* 0: not given */

@@ -9,6 +9,17 @@
 #define FIELD(name) offsetof(struct waste_fetch_args, name)
 
 static const struct waste_option option_table[] = {
+    {"--experts", "vq3r|vq2r|vq4p", "format of the experts: 3, 2 or 3 bits a weight; default vq3r",
+     WASTE_OPT_CHOICE, FIELD(expert_fmt), 1, 0, BIT(CONVERT)},
+    {"--effort", "0|1|2|3", "what is spent on the experts' codes; default 1", WASTE_OPT_CHOICE,
+     FIELD(effort), 0, 0, BIT(CONVERT)},
+    {"--layers", "A-B", "only these layers; the first one's part has all that is in no layer",
+     WASTE_OPT_STRING, FIELD(layer_range), 0, 0, BIT(CONVERT)},
+    {"--reclaim", "off|dry|on",
+     "delete shards of SRC once all of them is safely in OUT; dry: say which; default off",
+     WASTE_OPT_CHOICE, FIELD(reclaim), 0, 0, BIT(CONVERT)},
+    {"--dry-run", NULL, "say what would be written, and whether there is room; write nothing",
+     WASTE_OPT_FLAG, FIELD(dry_run), 0, 0, BIT(CONVERT)},
     {"--shape", "NAME", "one of --list, or the path of a release's config.json", WASTE_OPT_STRING,
      FIELD(shape), 0, 0, BIT(SYNTH)},
     {"--list", NULL, "the shapes that have a name, and their sizes", WASTE_OPT_FLAG, FIELD(list), 0,
@@ -17,6 +28,8 @@ static const struct waste_option option_table[] = {
      0x1p63 - 1, BIT(SYNTH)},
     {"--fmt", "VQ3R|VQ2R|VQ4P", "format of the experts; default: the shape's, else VQ3R",
      WASTE_OPT_CHOICE, FIELD(expert_fmt), 1, 0, BIT(SYNTH)},
+    {"--trunk-bits", "3|4|8", "bits of trunk matrices; default 4", WASTE_OPT_CHOICE,
+     FIELD(trunk_bits), 1, 0, BIT(CONVERT)},
     {"--trunk-bits", "3|4|8", "bits of trunk matrices; default: the shape's, else 4",
      WASTE_OPT_CHOICE, FIELD(trunk_bits), 1, 0, BIT(SYNTH)},
     {"--layers", "N", "only the first N layers", WASTE_OPT_U32, FIELD(layers), 1, WASTE_MAX_LAYERS,
@@ -30,7 +43,7 @@ static const struct waste_option option_table[] = {
     {"--shard-size", "SIZE", "bytes of a release's shard, at most; default 5000000000",
      WASTE_OPT_SIZE, FIELD(shard_bytes), 4096, 0x1p50, BIT(SYNTH)},
     {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1, WASTE_JOBS_THREADS,
-     BIT(SYNTH)},
+     BIT(SYNTH) | BIT(CONVERT)},
     {"--model", "DIR",
      "a container: its record size, and the drive in tokens a second; default: DIR, if it is one",
      WASTE_OPT_STRING, FIELD(model), 0, 0, BIT(DISKBENCH)},
@@ -39,9 +52,10 @@ static const struct waste_option option_table[] = {
     {"--seconds", "F", "how long each depth is measured; default 0.5", WASTE_OPT_FLOAT,
      FIELD(seconds), 0.001, 3600, BIT(DISKBENCH)},
     {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
-     BIT(DISKBENCH)},
-    {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0, BIT(SYNTH)},
-    {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0, BIT(SYNTH)},
+     BIT(DISKBENCH) | BIT(CONVERT)},
+    {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
+     BIT(SYNTH) | BIT(CONVERT)},
+    {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0, BIT(SYNTH) | BIT(CONVERT)},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
@@ -57,6 +71,16 @@ static const struct waste_command_info command_table[WASTE_FETCH_COMMAND_COUNT] 
 };
 
 static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] = {
+    [WASTE_FETCH_CONVERT] =
+        {"Makes a container in the new directory OUT of a release in the directory SRC: shards in\n"
+         "safetensors (bf16, f16, f32, MXFP4 pairs), config.json, tokenizer files. It goes layer "
+         "by\n"
+         "layer; the same command again goes on where a broken run ended. Until all layers are\n"
+         "there the manifest says that the container is partial. What is in the container depends\n"
+         "on SRC, the formats and the effort, not on the machine, the threads or interruptions.\n",
+         "  waste-fetch convert Kimi-Linear-48B kimi-linear.waste\n"
+         "  waste-fetch convert --reclaim on --effort 2 Kimi-K3 kimi-k3.waste\n"
+         "  waste-fetch convert --layers 24-46 Kimi-K3 part2.waste\n"},
     [WASTE_FETCH_SYNTH] =
         {"Writes a container with random centred weights to the new directory OUT, or a release\n"
          "(safetensors) as convert reads it. What it holds depends on the shape, the formats and\n"
@@ -76,7 +100,7 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
 
 int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv)
 {
-    *args = (struct waste_fetch_args){.seed = 1, .seconds = 0.5};
+    *args = (struct waste_fetch_args){.seed = 1, .seconds = 0.5, .effort = 1};
     return waste_line_parse(&waste_fetch_program, args, argc, argv, stderr);
 }
 

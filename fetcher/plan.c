@@ -13,10 +13,11 @@
  * their f16 scales subnormal while the activations stay where they were. */
 #define SUBNORMAL_GAIN 1024.0
 
+enum { SMALL = 65536 }; /* tensors of fewer elements stay F32 */
+
 enum source { RAW, NORMED }; /* what a matrix reads: NORMED = straight behind a layer's RMSNorm */
 
-static struct waste_plan_tensor *add(struct waste_plan *p, int layer, const char *name,
-                                     uint32_t axes, uint64_t a, uint64_t b, uint64_t c)
+static struct waste_plan_tensor *room_for_one(struct waste_plan *p)
 {
     if (p->tensor_count == p->tensor_room) {
         uint32_t room = p->tensor_room ? 2 * p->tensor_room : 256;
@@ -28,6 +29,14 @@ static struct waste_plan_tensor *add(struct waste_plan *p, int layer, const char
     }
     struct waste_plan_tensor *t = &p->tensor[p->tensor_count++];
     memset(t, 0, sizeof(*t));
+    return t;
+}
+
+static struct waste_plan_tensor *add(struct waste_plan *p, int layer, const char *name,
+                                     uint32_t axes, uint64_t a, uint64_t b, uint64_t c)
+{
+    struct waste_plan_tensor *t = room_for_one(p);
+    t->layer = layer;
     if (layer < 0)
         snprintf(t->name, sizeof(t->name), "%s%s", p->prefix, name);
     else
@@ -173,9 +182,10 @@ static void layer(struct waste_plan *p, const struct waste_shape *s, int l)
 static uint32_t format_of(const struct waste_plan_tensor *t, uint32_t trunk_bits)
 {
     uint64_t elements = (uint64_t)t->rows * t->cols;
-    if (t->axes == 1 || elements < 65536)
+    if (t->axes == 1 || elements < SMALL)
         return WASTE_FMT_F32;
-    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head") || trunk_bits == 8)
+    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head") || t->vision ||
+        trunk_bits == 8)
         return WASTE_FMT_Q8G;
     return trunk_bits == 3 ? WASTE_FMT_Q3G : WASTE_FMT_Q4G;
 }
@@ -231,10 +241,19 @@ static int place_records(struct waste_plan *p, const struct waste_shape *s)
     return 0;
 }
 
+static int place(struct waste_plan *p, const struct waste_shape *s)
+{
+    place_trunk(p, s);
+    if (place_records(p, s))
+        return -1;
+    p->total_bytes = p->trunk_bytes + p->codebook_bytes + p->moe_layers * p->bank_bytes;
+    return 0;
+}
+
 int waste_plan_init(struct waste_plan *p, const struct waste_shape *s)
 {
     memset(p, 0, sizeof(*p));
-    p->prefix = s->k3 ? "language_model." : "";
+    p->prefix = s->prefix;
     matrix(p, s, -1, "model.embed_tokens.weight", s->vocab, s->hidden, sqrt((double)s->hidden),
            RAW);
     matrix(p, s, -1, "lm_head.weight", s->vocab, s->hidden, 3, NORMED);
@@ -242,11 +261,68 @@ int waste_plan_init(struct waste_plan *p, const struct waste_shape *s)
     residual(p, s, -1, "model.output_attn_res");
     for (uint32_t l = 0; l < s->layers; l++)
         layer(p, s, (int)l);
-    place_trunk(p, s);
-    if (place_records(p, s))
+    return place(p, s);
+}
+
+/* The layer a name has behind the prefix, or -1. */
+static int layer_of(const char *name, const char *prefix)
+{
+    static const char middle[] = "model.layers.";
+    size_t n = strlen(prefix), m = sizeof(middle) - 1;
+    if (strncmp(name, prefix, n) != 0 || strncmp(name + n, middle, m) != 0)
         return -1;
-    p->total_bytes = p->trunk_bytes + p->codebook_bytes + p->moe_layers * p->bank_bytes;
+    char *end;
+    unsigned long layer = strtoul(name + n + m, &end, 10);
+    return end > name + n + m && *end == '.' && layer < WASTE_MAX_LAYERS ? (int)layer : -1;
+}
+
+/* Quantised vision tensors are matrices: rows = the first axis, columns = all others. */
+static void flatten(struct waste_plan_tensor *t)
+{
+    uint64_t cols = 1;
+    for (uint32_t a = 1; a < t->axes; a++)
+        cols *= t->shape[a];
+    t->axes = 2;
+    t->rows = t->shape[0];
+    t->cols = t->shape[1] = (uint32_t)cols;
+}
+
+static int add_from(struct waste_plan *p, const struct waste_release_tensor *source, int layer)
+{
+    struct waste_plan_tensor *t = room_for_one(p);
+    uint64_t rows = waste_release_rows(source), all = rows * waste_release_cols(source);
+    snprintf(t->name, sizeof(t->name), "%s", source->name);
+    t->source = source;
+    t->layer = layer;
+    t->vision = strncmp(t->name, p->prefix, strlen(p->prefix)) != 0;
+    t->axes = source->axes ? source->axes : 1;
+    t->shape[0] = 1;
+    if (source->axes)
+        memcpy(t->shape, source->shape, sizeof(t->shape));
+    t->rows = (uint32_t)rows;
+    t->cols = waste_release_cols(source);
+    if (!all || all > UINT32_MAX * (uint64_t)WASTE_GROUP || rows > UINT32_MAX)
+        return waste_fetch_fail("%s has %llu rows of %u values, which no container holds", t->name,
+                                (unsigned long long)rows, t->cols);
+    if (t->vision && t->axes > 2 && all >= SMALL)
+        flatten(t);
     return 0;
+}
+
+int waste_plan_init_release(struct waste_plan *p, const struct waste_shape *s,
+                            const struct waste_release *r,
+                            int (*pick)(void *ctx, const struct waste_release_tensor *t, int layer),
+                            void *ctx)
+{
+    memset(p, 0, sizeof(*p));
+    p->prefix = s->prefix;
+    for (uint32_t i = 0; i < r->tensors; i++) {
+        int layer = layer_of(r->tensor[i].name, p->prefix);
+        int take = pick(ctx, &r->tensor[i], layer);
+        if (take < 0 || (take && add_from(p, &r->tensor[i], layer)))
+            return -1;
+    }
+    return place(p, s);
 }
 
 void waste_plan_finish(struct waste_plan *plan)
@@ -269,11 +345,14 @@ static json_t *tensor_json(const struct waste_plan_tensor *t)
     return j;
 }
 
-static json_t *layers_json(const struct waste_plan *p, const struct waste_shape *s)
+static json_t *layers_json(const struct waste_plan *p, const struct waste_shape *s,
+                           const struct waste_plan_done *done)
 {
     json_t *layers = json_object();
     for (uint32_t l = s->dense_layers; l < s->layers; l++) {
         char key[16], file[32];
+        if (done && !done->layer[l])
+            continue;
         snprintf(key, sizeof(key), "%u", l);
         snprintf(file, sizeof(file), "experts-L%u.bin", l);
         json_object_set_new(layers, key,
@@ -285,13 +364,32 @@ static json_t *layers_json(const struct waste_plan *p, const struct waste_shape 
     return layers;
 }
 
-char *waste_plan_manifest(const struct waste_plan *p, const struct waste_shape *s)
+/* NULL if all is there. */
+static json_t *partial_json(const struct waste_shape *s, const struct waste_plan_done *done)
+{
+    json_t *layers = json_array();
+    for (uint32_t l = 0; l < s->layers; l++)
+        if (done->layer[l])
+            json_array_append_new(layers, json_integer(l));
+    if (done->outer && json_array_size(layers) == s->layers) {
+        json_decref(layers);
+        return NULL;
+    }
+    return json_pack("{s:b, s:o, s:i}", "outer", done->outer, "layers", layers, "of",
+                     (int)s->layers);
+}
+
+char *waste_plan_manifest(const struct waste_plan *p, const struct waste_shape *s,
+                          const struct waste_plan_done *done)
 {
     static const char *const names[WASTE_FMT_COUNT] = {
         [WASTE_FMT_VQ3R] = "VQ3R", [WASTE_FMT_VQ2R] = "VQ2R", [WASTE_FMT_VQ4P] = "VQ4P"};
     json_t *trunk = json_array();
-    for (uint32_t i = 0; i < p->tensor_count; i++)
-        json_array_append_new(trunk, tensor_json(&p->tensor[i]));
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        int layer = p->tensor[i].layer;
+        if (!done || (layer < 0 ? done->outer : done->layer[layer]))
+            json_array_append_new(trunk, tensor_json(&p->tensor[i]));
+    }
     double bits = p->index_bits * p->stages / 8.0;
     json_t *quant =
         json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:f}", "fmt", names[s->expert_fmt], "stages",
@@ -299,7 +397,10 @@ char *waste_plan_manifest(const struct waste_plan *p, const struct waste_shape *
                   "index_bits", (int)p->index_bits, "bits_per_weight", bits);
     json_t *m = json_pack("{s:i, s:s, s:s, s:O, s:o, s:o, s:o}", "format_version", 0, "arch",
                           s->arch, "tensor_prefix", p->prefix, "config", s->config, "expert_quant",
-                          quant, "layers", layers_json(p, s), "trunk", trunk);
+                          quant, "layers", layers_json(p, s, done), "trunk", trunk);
+    json_t *partial = done ? partial_json(s, done) : NULL;
+    if (partial)
+        json_object_set_new(m, "partial", partial);
     char *text = m ? json_dumps(m, JSON_INDENT(1)) : NULL;
     json_decref(m);
     return text;

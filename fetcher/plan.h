@@ -8,13 +8,17 @@
 #include <jansson.h>
 #include <stdint.h>
 
+#include "fetcher/release.h"
 #include "fetcher/shape.h"
 
 struct waste_plan_tensor {
-    char name[120]; /* with the prefix */
-    uint32_t fmt, axes, shape[3];
+    char name[WASTE_SAFETENSORS_NAME]; /* with the prefix */
+    uint32_t fmt, axes, shape[WASTE_SAFETENSORS_AXES];
     uint32_t rows, cols;
-    double low, high; /* the uniform range its values are drawn from */
+    int layer;                                 /* -1: none */
+    bool vision;                               /* outside the prefix */
+    double low, high;                          /* synth: its values are uniform in this range */
+    const struct waste_release_tensor *source; /* convert: where they come from */
     uint64_t off, scale_off, payload_bytes, bytes;
 };
 
@@ -29,11 +33,26 @@ struct waste_plan {
     uint64_t codebook_bytes, bank_bytes, total_bytes;
 };
 
-/* 0, or -1 with the reason printed. */
+/* The tensors a shape needs. 0, or -1 with the reason printed. */
 int waste_plan_init(struct waste_plan *plan, const struct waste_shape *shape);
+
+/* The tensors `pick` takes from a release: 1 takes one, 0 leaves it, -1 ends with the reason
+ * printed; `layer` is the one its name has, or -1. */
+int waste_plan_init_release(struct waste_plan *plan, const struct waste_shape *shape,
+                            const struct waste_release *release,
+                            int (*pick)(void *ctx, const struct waste_release_tensor *t, int layer),
+                            void *ctx);
 void waste_plan_finish(struct waste_plan *plan);
 
-/* The manifest as JSON text, to be freed; NULL without memory. */
-char *waste_plan_manifest(const struct waste_plan *plan, const struct waste_shape *shape);
+/* What of a container is there. */
+struct waste_plan_done {
+    bool outer;     /* tensors of no layer */
+    uint8_t *layer; /* [layers] its tensors, its bank, its codebooks */
+};
+
+/* The manifest as JSON text, to be freed; NULL without memory. With `done` NULL or complete, that
+ * of the whole container, else it lists what is there and says so under "partial". */
+char *waste_plan_manifest(const struct waste_plan *plan, const struct waste_shape *shape,
+                          const struct waste_plan_done *done);
 
 #endif

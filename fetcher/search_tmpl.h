@@ -21,9 +21,9 @@ struct beam {
 };
 
 /* Score of every entry of a stage against x alone; the low four bits name the group. */
-static inline __attribute__((always_inline)) void
-score_stage(const struct waste_books *b, uint32_t stage, const int16_t *x, const uint32_t groups,
-            v16 *out)
+static inline __attribute__((always_inline)) void score_stage(const struct waste_books *b,
+                                                              uint32_t stage, const int16_t *x,
+                                                              const uint32_t groups, v16 *out)
 {
     v16 pair[4];
     for (uint32_t p = 0; p < 4; p++) {
@@ -71,9 +71,10 @@ static inline void narrow(struct beam *beam, uint32_t width)
 }
 
 /* Every candidate with every entry of stage t. */
-static inline __attribute__((always_inline)) void
-extend(const struct waste_books *b, struct beam *beam, const v16 *score, uint32_t width,
-       const uint32_t t, const uint32_t groups)
+static inline __attribute__((always_inline)) void extend(const struct waste_books *b,
+                                                         struct beam *beam, const v16 *score,
+                                                         uint32_t width, const uint32_t t,
+                                                         const uint32_t groups)
 {
     _Alignas(64) int32_t from[LANES];
     uint32_t old[LANES];

@@ -255,6 +255,7 @@ static int read_config(struct waste_shape *s, uint32_t layers)
                                 s->dense_layers, s->layers);
     s->k3 = s->latent || s->res_block;
     s->arch = s->k3 ? "kimi-k3" : "kimi-linear";
+    s->prefix = s->k3 ? "language_model." : "";
     return 0;
 }
 
@@ -273,6 +274,36 @@ int waste_shape_load(struct waste_shape *shape, const char *name, uint32_t layer
     shape->trunk_bits = n && n->trunk_bits ? n->trunk_bits : 4;
     shape->subnormal = n && n->subnormal;
     return read_config(shape, layers);
+}
+
+/* The text part with the rest of `outer` under _outer, a new reference. */
+static json_t *manifest_config(json_t *outer)
+{
+    json_t *text = json_object_get(outer, "text_config");
+    if (!json_is_object(text))
+        return json_deep_copy(outer);
+    json_t *config = json_deep_copy(text), *rest = json_deep_copy(outer);
+    json_object_del(rest, "text_config");
+    json_object_set_new(config, "_outer", rest);
+    return config;
+}
+
+int waste_shape_load_release(struct waste_shape *shape, const char *path, const char *text)
+{
+    json_error_t e;
+    json_t *outer = json_loads(text, JSON_REJECT_DUPLICATES, &e);
+    memset(shape, 0, sizeof(*shape));
+    if (!json_is_object(outer)) {
+        json_decref(outer);
+        return waste_fetch_fail("%s/config.json: %s", path, outer ? "is no object" : e.text);
+    }
+    json_t *config = manifest_config(outer);
+    json_decref(outer);
+    shape->config = json_deep_copy(config); /* read_config evens it out */
+    int rc = read_config(shape, 0);
+    json_decref(shape->config);
+    shape->config = config;
+    return rc;
 }
 
 void waste_shape_finish(struct waste_shape *shape)

@@ -23,7 +23,8 @@ extern const uint32_t waste_named_shape_count;
 struct waste_shape {
     json_t *config; /* owned: the manifest's `config` */
     const char *arch;
-    bool k3; /* tensors under language_model., A_log padded to head_dim */
+    bool k3;            /* A_log padded to head_dim */
+    const char *prefix; /* of tensors: language_model. if k3, unless a release has it otherwise */
     uint32_t layers, dense_layers, hidden, vocab, dense_inner;
     uint32_t experts, top_k, expert_inner, expert_width, shared_experts;
     bool latent, latent_norm;
@@ -43,6 +44,12 @@ struct waste_shape {
  * it to stderr and returns -1. waste_shape_finish takes a zeroed shape, too.
  */
 int waste_shape_load(struct waste_shape *shape, const char *name, uint32_t layers);
+
+/*
+ * From the text of a release's config.json. `config` becomes what a manifest has: the text part
+ * unchanged, what is around it under `_outer`.
+ */
+int waste_shape_load_release(struct waste_shape *shape, const char *path, const char *text);
 void waste_shape_finish(struct waste_shape *shape);
 
 #endif

@@ -64,7 +64,7 @@ static char *recipe(const struct options *o, const struct waste_shape *s)
 
 static int write_manifest(int dir, const struct waste_plan *p, const struct waste_shape *s)
 {
-    char *text = waste_plan_manifest(p, s);
+    char *text = waste_plan_manifest(p, s, NULL);
     int e = text ? waste_io_write_file(dir, "manifest.json", text, strlen(text))
                  : waste_fetch_fail("out of memory");
     free(text);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fetcher/chat.h"
 #include "fetcher/io.h"
 
 static const char *const specials[] = {
@@ -20,17 +21,6 @@ static const char *const specials[] = {
     "<|kimi_image_placeholder|>",
 };
 enum { SPECIALS = sizeof(specials) / sizeof(specials[0]), END_OF_MSG = 2 };
-
-static const char chat[] =
-    "{\n"
-    " \"system\": [\"<|open|>message role=\\\"system\\\"<|sep|>\","
-    " \"<|close|>message<|sep|><|end_of_msg|>\"],\n"
-    " \"user\": [\"<|open|>message role=\\\"user\\\"<|sep|>\","
-    " \"<|close|>message<|sep|><|end_of_msg|>\"],\n"
-    " \"assistant\": [\"<|open|>message role=\\\"assistant\\\"<|sep|><|open|>response<|sep|>\","
-    " \"<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>\"],\n"
-    " \"open\": \"<|open|>message role=\\\"assistant\\\"<|sep|><|open|>response<|sep|>\"\n"
-    "}\n";
 
 /* Ranks; the rest of the vocabulary, 256 ids in a real one, is special. */
 static uint32_t rank_count(const struct waste_shape *s)
@@ -114,9 +104,10 @@ int waste_texts_write(int dir, const struct waste_shape *s)
     for (uint32_t i = 0; i < SPECIALS; i++)
         json_array_append_new(
             list, json_pack("{s:i, s:s}", "id", (int)(rank_count(s) + i), "text", specials[i]));
+    const char *chat = waste_chat_text(list);
     int e = write_json(dir, "specials.json", list);
     if (!e)
-        e = waste_io_write_file(dir, "chat.json", chat, sizeof(chat) - 1);
+        e = waste_io_write_file(dir, "chat.json", chat, strlen(chat));
     return e ? e : write_ranks(dir, "tokenizer.model", rank_count(s));
 }
 

@@ -1,7 +1,6 @@
 #include "fetcher/train.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +12,8 @@ enum {
     SWEEPS = 6,
     DIM = WASTE_BOOK_DIM,
 };
+
+#define ROUND 0x1.8p52 /* added and taken away, it rounds half to even */
 
 /* What one worker adds up. */
 struct sums {
@@ -84,10 +85,14 @@ static void assign(void *arg, uint32_t worker)
     }
 }
 
+/* Nearest number an f16 holds in steps of 1/WASTE_BOOK_UNIT: even from 2048 on. */
 static int16_t entry_of(double v)
 {
-    double r = nearbyint(v);
-    return (int16_t)(r > WASTE_BOOK_LIMIT ? WASTE_BOOK_LIMIT : r < -WASTE_BOOK_LIMIT ? -WASTE_BOOK_LIMIT : r);
+    double r = v > WASTE_BOOK_LIMIT    ? WASTE_BOOK_LIMIT
+               : v < -WASTE_BOOK_LIMIT ? -WASTE_BOOK_LIMIT
+                                       : v;
+    int32_t n = (int32_t)(r + ROUND - ROUND);
+    return (int16_t)(n >= 2048 || n <= -2048 ? n / 2 * 2 : n);
 }
 
 /* k-means of one stage over what is left. */
@@ -178,8 +183,7 @@ static void solve(struct job *j)
         sweep(j);
     for (uint32_t i = 0; i < j->n; i++)
         for (uint32_t d = 0; d < DIM; d++)
-            b->entry[i / b->entries][i % b->entries][d] =
-                entry_of(j->center[(size_t)i * DIM + d]);
+            b->entry[i / b->entries][i % b->entries][d] = entry_of(j->center[(size_t)i * DIM + d]);
 }
 
 static void destroy(struct job *j)
@@ -211,8 +215,8 @@ static int create(struct job *j)
 int waste_train(struct waste_books *books, const struct waste_sample *sample,
                 const struct waste_trainer *how, uint64_t seed)
 {
-    struct job j = {.books = books, .sample = sample, .how = how,
-                    .n = books->stages * books->entries};
+    struct job j = {
+        .books = books, .sample = sample, .how = how, .n = books->stages * books->entries};
     int e = create(&j);
     if (e || !sample->count)
         goto out;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libdeflate.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "fetcher/fill.h"
 #include "fetcher/io.h"
 #include "fetcher/jobs.h"
+#include "fetcher/record.h"
 #include "shm/model.h"
 
 enum { JOB_BYTES = 16 << 20, PAGE = 4096 };
@@ -88,18 +88,6 @@ static int run_trunk(struct waste_weights *w, const struct waste_weights_job *j,
                                t->scale_off + j->first * groups * 2);
 }
 
-static void put16(uint8_t *p, uint32_t v)
-{
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-    put16(p, v);
-    put16(p + 2, v >> 16);
-}
-
 /* The row block behind the last full one holds rows that are not there: their indices are 0. */
 static void clear_padding(uint8_t *index, uint32_t rows, uint32_t positions, uint32_t index_bytes)
 {
@@ -134,25 +122,13 @@ static void make_record(const struct waste_weights *w, uint8_t *rec, uint32_t la
     snprintf(stream, sizeof(stream), "experts-L%u", layer);
     uint64_t key = waste_fill_key(w->seed, stream, expert);
     waste_fill_bytes(rec, p->scale_off + 1, key);
-    memset(rec, 0, 48);
     clear_padding(rec + p->gate_off, in, n / 8, p->index_bytes);
     clear_padding(rec + p->up_off, in, n / 8, p->index_bytes);
     clear_padding(rec + p->down_off, n, in / 8, p->index_bytes);
     waste_fill_scales(rec + p->scale_off, 2 * (size_t)in, expert_scale(w, n), waste_mix(key));
     waste_fill_scales(rec + p->scale_off + 4 * (size_t)in, n, expert_scale(w, in),
                       waste_mix(key + 1));
-    memset(rec + p->crc_end, 0, p->record_bytes - p->crc_end);
-    put32(rec, 0x50584557);
-    put16(rec + 4, layer);
-    put16(rec + 6, expert);
-    rec[8] = (uint8_t)w->shape->expert_fmt;
-    put16(rec + 10, (layer - w->shape->dense_layers) * 3 * p->stages);
-    put32(rec + 16, p->record_bytes / PAGE);
-    put32(rec + 20, p->gate_off);
-    put32(rec + 24, p->up_off);
-    put32(rec + 28, p->down_off);
-    put32(rec + 32, p->scale_off);
-    put32(rec + 36, libdeflate_crc32(0, rec + 48, p->crc_end - 48));
+    waste_record_finish(rec, p, w->shape, layer, expert);
 }
 
 static int run_bank(struct waste_weights *w, const struct waste_weights_job *j, int fd,
@@ -169,7 +145,7 @@ static void file_of(char out[32], uint32_t layer)
     if (layer == UINT32_MAX)
         snprintf(out, 32, "trunk.bin");
     else
-        snprintf(out, 32, "experts-L%u.bin", layer);
+        waste_bank_name(out, layer);
 }
 
 /* Banks bypass the page cache where that is possible: they are written once, page by page. */
@@ -227,7 +203,7 @@ int waste_weights_write(struct waste_weights *w)
 int waste_weights_write_codebooks(struct waste_weights *w)
 {
     const struct waste_plan *p = w->plan;
-    size_t book = 16 + (size_t)p->entries * 16;
+    size_t book = waste_book_bytes(p);
     uint8_t *all = calloc(p->books, book);
     uint16_t *values = malloc((size_t)p->entries * 16);
     int e = -1;
@@ -237,15 +213,11 @@ int waste_weights_write_codebooks(struct waste_weights *w)
     }
     for (uint32_t b = 0; b < p->books; b++) {
         uint8_t *h = all + b * book;
-        put32(h, 0x4B424357);
-        put16(h + 4, b);
-        h[6] = (uint8_t)w->shape->expert_fmt;
-        h[7] = 8;
-        put32(h + 8, p->entries);
+        waste_book_header(h, p, w->shape, b);
         waste_fill_codebook(values, p->entries, book_amplitude(w->shape, b % p->stages),
                             waste_fill_key(w->seed, "codebook", b));
         for (uint32_t i = 0; i < p->entries * 8; i++)
-            put16(h + 16 + 2 * (size_t)i, values[i]);
+            waste_put16(h + 16 + 2 * (size_t)i, values[i]);
     }
     e = waste_io_write_file(w->dir, "codebooks.bin", all, p->books * book);
 out:

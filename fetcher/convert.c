@@ -1,0 +1,206 @@
+/* waste-fetch convert: a release to a container, layer by layer. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fetcher/convert_int.h"
+#include "fetcher/fetch.h"
+#include "fetcher/io.h"
+#include "fetcher/jobs.h"
+#include "fetcher/outdir.h"
+#include "reader/container.h"
+#include "shm/model.h"
+
+enum { HEADERS_LIMIT = 1 << 30 };
+static const char headers_file[] = "convert.source"; /* of shards that --reclaim deletes */
+
+/* sample, seed rounds, rounds, their width, width, passes */
+static const struct waste_effort efforts[] = {
+    {1 << 16, 3, 3, 4, 4, 1},
+    {1 << 17, 4, 10, 8, 16, 1},
+    {1 << 18, 4, 30, 8, 16, 2},
+    {1 << 19, 6, 60, 16, 16, 4},
+};
+
+/* What the container is made from: parts of one conversion have the same. */
+static char *recipe(const struct waste_conversion *v)
+{
+    char source[24];
+    snprintf(source, sizeof(source), "%016llx",
+             (unsigned long long)waste_release_fingerprint(&v->release));
+    json_t *j = json_pack("{s:s, s:s, s:i, s:i, s:i, s:O}", "made_by", "waste-fetch convert",
+                          "source", source, "expert_fmt", (int)v->c.shape.expert_fmt, "trunk_bits",
+                          (int)v->c.shape.trunk_bits, "effort", (int)v->args->effort, "config",
+                          v->c.shape.config);
+    char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_SORT_KEYS) : NULL;
+    json_decref(j);
+    return text;
+}
+
+/* Once, before anything is deleted. */
+static int keep_headers(struct waste_conversion *v)
+{
+    if (!v->release.reclaim || !faccessat(v->c.dir, headers_file, R_OK, 0))
+        return 0;
+    char *text = waste_release_headers(&v->release);
+    int rc = text ? waste_io_write_file(v->c.dir, headers_file, text, strlen(text)) : -1;
+    free(text);
+    return rc;
+}
+
+static void tick(void *arg)
+{
+    struct waste_conversion *v = arg;
+    waste_progress_show(&v->c.progress);
+}
+
+static void say_unit(struct waste_conversion *v, uint32_t unit)
+{
+    if (unit)
+        snprintf(v->what, sizeof(v->what), "layer %u of %u", unit - 1, v->c.shape.layers);
+    else
+        snprintf(v->what, sizeof(v->what), "embeddings and the like");
+}
+
+static int convert_unit(struct waste_conversion *v, uint32_t unit)
+{
+    struct waste_convert *c = &v->c;
+    say_unit(v, unit);
+    atomic_store_explicit(&c->coded, 0, memory_order_relaxed);
+    if (waste_conversion_want(v, unit))
+        return -1;
+    if (unit > c->shape.dense_layers && waste_convert_experts(c, unit - 1))
+        return -1;
+    if (waste_convert_trunk(c, (int)unit - 1))
+        return -1;
+    if (unit)
+        v->ledger.done.layer[unit - 1] = 1;
+    else
+        v->ledger.done.outer = true;
+    if (waste_ledger_complete(&v->ledger))
+        return 0; /* the manifest of the whole container comes last */
+    return waste_ledger_publish(&v->ledger) ? -1 : waste_conversion_release(v);
+}
+
+/* The manifest of the whole container, after all it speaks of. */
+static int finish(struct waste_conversion *v)
+{
+    struct waste_convert *c = &v->c;
+    struct waste_model *model = NULL;
+    struct waste_error err;
+    char *text = waste_plan_manifest(&c->plan, &c->shape, NULL);
+    int rc = text ? 0 : waste_fetch_fail("out of memory");
+    if (rc == 0)
+        rc = waste_io_write_file(c->dir, "manifest.json", text, strlen(text));
+    free(text);
+    if (rc == 0 && waste_container_open(c->path, &model, &err))
+        rc = waste_fetch_fail("the container just written is not accepted: %s", err.text);
+    free(model);
+    if (rc == 0)
+        rc = waste_conversion_release(v);
+    if (rc == 0 && unlinkat(c->dir, headers_file, 0) && errno != ENOENT)
+        rc = waste_fetch_fail("cannot remove %s/%s: %s", c->path, headers_file, strerror(errno));
+    return rc;
+}
+
+static int convert_all(struct waste_conversion *v)
+{
+    struct waste_convert *c = &v->c;
+    static const uint64_t any_cpu[16];
+    uint32_t units = c->shape.layers + 1, threads = v->args->threads;
+    int rc = waste_team_create(&c->team, threads ? threads : waste_jobs_cpus(), any_cpu);
+    if (rc)
+        return waste_fetch_fail("cannot start threads: %s", strerror(-rc));
+    for (uint32_t u = 0; u < units; u++)
+        v->read_bytes += waste_conversion_is_wanted(v, u) ? waste_conversion_reads(v, u) : 0;
+    waste_progress_init(&c->progress, v->what, v->read_bytes, v->args->quiet);
+    waste_team_set_tick(c->team, tick, v);
+    rc = waste_conversion_release(v); /* what a killed run had no time for */
+    for (uint32_t u = 0; u < units && rc == 0; u++)
+        if (waste_conversion_is_wanted(v, u))
+            rc = convert_unit(v, u);
+    if (rc == 0 && waste_ledger_complete(&v->ledger)) {
+        say_unit(v, units - 1);
+        rc = finish(v);
+    }
+    v->seconds = waste_progress_finish(&c->progress);
+    waste_team_destroy(c->team);
+    return rc;
+}
+
+static int prepare(struct waste_conversion *v, const struct waste_outdir *out)
+{
+    int rc = waste_outdir_begin(out, v->c.dir, waste_conversion_space(v));
+    if (rc == 0)
+        rc = waste_convert_check(&v->c);
+    if (rc == 0)
+        rc = waste_convert_texts(&v->c);
+    if (rc == 0)
+        rc = waste_convert_hollow(&v->c, v->c.dir);
+    return rc ? rc : keep_headers(v);
+}
+
+static int convert_into(struct waste_conversion *v)
+{
+    char *text = recipe(v);
+    bool begun;
+    struct waste_outdir out = {v->c.path, "convert.json", text, "manifest.json"};
+    int rc = text ? 0 : waste_fetch_fail("out of memory");
+    if (rc == 0) {
+        v->c.dir = waste_outdir_open(&out, &begun);
+        rc = v->c.dir < 0 ? -1 : 0;
+    }
+    if (rc == 0)
+        rc = waste_ledger_open(&v->ledger, v->c.dir, &v->c.plan, &v->c.shape);
+    if (rc == 0 && !waste_ledger_complete(&v->ledger)) {
+        rc = prepare(v, &out);
+        if (rc == 0)
+            rc = convert_all(v);
+    } else if (rc == 0) {
+        v->was_whole = true;
+    }
+    free(text);
+    return rc;
+}
+
+static void close_all(struct waste_conversion *v)
+{
+    waste_ledger_close(&v->ledger);
+    waste_plan_finish(&v->c.plan);
+    waste_shape_finish(&v->c.shape);
+    free(v->c.expert);
+    free(v->c.error);
+    free(v->unit);
+    if (v->release.path)
+        waste_release_close(&v->release);
+    if (v->c.dir >= 0)
+        close(v->c.dir);
+}
+
+int waste_fetch_convert(const struct waste_fetch_args *args)
+{
+    struct waste_conversion v = {.args = args};
+    struct waste_error err;
+    char *cached = NULL;
+    size_t bytes;
+    v.c.path = args->line.positional[1];
+    v.c.dir = -1;
+    v.c.effort = &efforts[args->effort];
+    if (waste_container_read_file(v.c.path, headers_file, HEADERS_LIMIT, &cached, &bytes, &err))
+        cached = NULL;
+    int rc = waste_search_init(&v.c.search);
+    if (rc == 0)
+        rc = waste_conversion_open(&v, cached);
+    free(cached);
+    v.release.reclaim = args->reclaim == WASTE_RECLAIM_ON;
+    if (rc == 0 && args->dry_run)
+        rc = waste_conversion_show_plan(&v);
+    else if (rc == 0 && (rc = convert_into(&v)) == 0)
+        waste_conversion_summary(&v);
+    close_all(&v);
+    return rc ? 1 : 0;
+}

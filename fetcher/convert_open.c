@@ -1,0 +1,174 @@
+/* What is to be converted: release, config, plan, the experts' tensors. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fetcher/convert_int.h"
+#include "fetcher/io.h"
+#include "shm/model.h"
+
+enum { CONFIG_LIMIT = 16 << 20 };
+
+/* "A-B" or "A", of layers [0, layers). */
+static int parse_range(struct waste_conversion *v)
+{
+    const char *text = v->args->layer_range;
+    uint32_t layers = v->c.shape.layers;
+    char *end = NULL;
+    v->first = 0;
+    v->last = layers - 1;
+    if (!text)
+        return 0;
+    unsigned long a = strtoul(text, &end, 10), b = a;
+    bool ok = end != text && *text != '-' && (*end == '-' || !*end);
+    if (ok && *end == '-') {
+        const char *second = end + 1;
+        b = strtoul(second, &end, 10);
+        ok = end != second && *second != '-' && !*end;
+    }
+    if (!ok || a > b || b >= layers)
+        return waste_fetch_fail("--layers %s: A-B is wanted, from 0 to %u", text, layers - 1);
+    v->first = (uint32_t)a;
+    v->last = (uint32_t)b;
+    return 0;
+}
+
+static int load_shape(struct waste_conversion *v)
+{
+    static const uint32_t formats[] = {WASTE_FMT_VQ3R, WASTE_FMT_VQ2R, WASTE_FMT_VQ4P};
+    static const uint32_t bits[] = {3, 4, 8};
+    struct waste_release *r = &v->release;
+    struct waste_shape *s = &v->c.shape;
+    const struct waste_fetch_args *a = v->args;
+    char *text = NULL;
+    size_t bytes;
+    int rc = r->ops->small(r, "config.json", CONFIG_LIMIT, &text, &bytes);
+    if (rc == -ENOENT)
+        rc = waste_fetch_fail("%s has no config.json", r->path);
+    else if (rc == 0)
+        rc = waste_shape_load_release(s, r->path, text);
+    free(text);
+    if (rc)
+        return -1;
+    s->expert_fmt = formats[a->expert_fmt ? a->expert_fmt - 1 : 0];
+    s->trunk_bits = bits[a->trunk_bits ? a->trunk_bits - 1 : 1];
+    s->prefix =
+        waste_release_find(r, "language_model.model.embed_tokens.weight") ? "language_model." : "";
+    return parse_range(v);
+}
+
+/* Releases that keep it beside the config only. */
+static int add_end_token(struct waste_conversion *v)
+{
+    json_t *config = v->c.shape.config, *outer = json_object_get(config, "_outer");
+    char *text = NULL;
+    size_t bytes;
+    if (json_object_get(config, "eos_token_id") || json_object_get(outer, "eos_token_id"))
+        return 0;
+    int rc =
+        v->release.ops->small(&v->release, "generation_config.json", CONFIG_LIMIT, &text, &bytes);
+    json_t *g = rc ? NULL : json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *eos = json_object_get(g, "eos_token_id");
+    if (eos)
+        json_object_set(config, "eos_token_id", eos);
+    json_decref(g);
+    free(text);
+    return rc == -ENOENT ? 0 : rc;
+}
+
+/* The kind of matrix "w1.weight" is: 0 gate, 1 up, 2 down; -1 none. */
+static int kind_of(const char *name)
+{
+    static const char *const names[] = {"w1.weight", "w3.weight", "w2.weight"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name, names[i]))
+            return i;
+    return -1;
+}
+
+/* Puts a tensor named "...experts.<e>.<rest>" into its place. */
+static int take_expert(struct waste_conversion *v, const struct waste_release_tensor *t, int layer,
+                       const char *number)
+{
+    const struct waste_shape *s = &v->c.shape;
+    char *rest;
+    unsigned long e = strtoul(number, &rest, 10);
+    int kind = rest > number && *rest == '.' ? kind_of(rest + 1) : -1;
+    if (kind < 0 || *number == '-' || e >= s->experts || (uint32_t)layer < s->dense_layers)
+        return waste_fetch_fail("%s: %s is no w1, w2 or w3 of an expert under %u in a MoE layer",
+                                v->release.path, t->name, s->experts);
+    uint32_t rows = waste_convert_rows(&v->c, (uint32_t)kind);
+    uint32_t cols = waste_convert_cols(&v->c, (uint32_t)kind);
+    if (t->axes != 2 || t->shape[0] != rows || t->shape[1] != cols)
+        return waste_fetch_fail("%s: %s has not the shape [%u, %u] that the config gives",
+                                v->release.path, t->name, rows, cols);
+    v->c.expert[(((size_t)layer - s->dense_layers) * s->experts + e) * 3 + (size_t)kind] = t;
+    return 0;
+}
+
+/* Trunk tensors are the plan's, experts' have their own table, tensors behind the last layer (of
+ * multi-token prediction) have no place in a container. */
+static int pick(void *ctx, const struct waste_release_tensor *t, int layer)
+{
+    static const char middle[] = ".block_sparse_moe.experts.";
+    struct waste_conversion *v = ctx;
+    const char *at = layer >= 0 ? strstr(t->name, middle) : NULL;
+    uint32_t *unit = &v->unit[t - v->release.tensor];
+    *unit = (uint32_t)(layer + 1);
+    if (layer >= (int)v->c.shape.layers) {
+        *unit = WASTE_UNIT_NONE;
+        v->skipped++;
+        return 0;
+    }
+    return at ? take_expert(v, t, layer, at + sizeof(middle) - 1) : 1;
+}
+
+static int check_experts(const struct waste_conversion *v)
+{
+    static const char *const names[] = {"w1", "w3", "w2"};
+    const struct waste_shape *s = &v->c.shape;
+    size_t n = (size_t)(s->layers - s->dense_layers) * s->experts * 3, missing = 0, at = 0;
+    for (size_t i = n; i-- > 0;)
+        if (!v->c.expert[i]) {
+            missing++;
+            at = i;
+        }
+    if (!missing)
+        return 0;
+    return waste_fetch_fail("%s: %zu expert matrices are missing, the first is "
+                            "%smodel.layers.%zu.block_sparse_moe.experts.%zu.%s.weight",
+                            v->release.path, missing, s->prefix,
+                            at / 3 / s->experts + s->dense_layers, at / 3 % s->experts,
+                            names[at % 3]);
+}
+
+static int check_types(const struct waste_conversion *v)
+{
+    const struct waste_plan *p = &v->c.plan;
+    for (uint32_t i = 0; i < p->tensor_count; i++)
+        if (p->tensor[i].source->type == WASTE_RELEASE_OTHER)
+            return waste_fetch_fail(
+                "%s: %s is of no type that can be converted: BF16, F16, F32 and "
+                "MXFP4 pairs can",
+                v->release.path, p->tensor[i].name);
+    return 0;
+}
+
+int waste_conversion_open(struct waste_conversion *v, const char *cached)
+{
+    struct waste_shape *s = &v->c.shape;
+    if (waste_release_open_local(&v->release, v->args->line.positional[0], cached) ||
+        load_shape(v) || add_end_token(v))
+        return -1;
+    v->c.release = &v->release;
+    v->unit = calloc(v->release.tensors + 1, sizeof(*v->unit));
+    v->c.expert =
+        calloc((size_t)(s->layers - s->dense_layers) * s->experts * 3, sizeof(*v->c.expert));
+    v->c.error = calloc(s->layers, sizeof(*v->c.error));
+    if (!v->unit || !v->c.expert || !v->c.error)
+        return waste_fetch_fail("out of memory");
+    if (waste_plan_init_release(&v->c.plan, s, &v->release, pick, v) || check_experts(v))
+        return -1;
+    return check_types(v);
+}

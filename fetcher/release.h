@@ -1,0 +1,113 @@
+/*
+ * A release to convert: the tensors of its safetensors shards, and its small files, wherever they
+ * are. What is named X.weight_packed (E2M1, two values a byte, low nibble first) and X.weight_scale
+ * (one E8M0 exponent a 32 values) appears as one tensor X.weight of type MXFP4.
+ *
+ * Functions that can fail print one line and return -1 unless said. After waste_release_finish_list
+ * all but want and done may be called by several threads at once.
+ */
+#ifndef WASTE_FETCHER_RELEASE_H
+#define WASTE_FETCHER_RELEASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fetcher/safetensors.h"
+
+enum waste_release_type {
+    WASTE_RELEASE_BF16,
+    WASTE_RELEASE_F16,
+    WASTE_RELEASE_F32,
+    WASTE_RELEASE_MXFP4,
+    WASTE_RELEASE_OTHER, /* cannot be read */
+};
+enum { WASTE_MXFP4_GROUP = 32 };
+#define WASTE_RELEASE_INDEX "model.safetensors.index.json"
+
+struct waste_release_part {
+    uint32_t shard;
+    uint64_t off, bytes; /* in the shard's file */
+};
+
+struct waste_release_tensor {
+    char *name;
+    uint8_t type; /* enum waste_release_type */
+    uint8_t axes;
+    uint32_t shape[WASTE_SAFETENSORS_AXES];
+    struct waste_release_part data, scale; /* scale: of MXFP4 */
+};
+
+struct waste_release_shard {
+    char *name;
+    uint64_t bytes;
+    int fd;    /* -1: not wanted now */
+    bool gone; /* deleted, its header was kept */
+    bool over; /* the caller's: nothing more is to be read from it */
+};
+
+struct waste_release;
+struct waste_release_ops {
+    /* Makes a shard readable, however long that takes; a descriptor, which the release closes. */
+    int (*want)(struct waste_release *r, uint32_t shard);
+    /* All that was to be read from it is safely published. 0 or -1. May be NULL. */
+    int (*done)(struct waste_release *r, uint32_t shard);
+    /* A whole small file, NUL behind it. 0, -ENOENT without a word, or -1. */
+    int (*small)(struct waste_release *r, const char *name, size_t limit, char **out,
+                 size_t *bytes);
+    void (*close)(struct waste_release *r); /* frees state; may be NULL */
+};
+
+struct waste_release {
+    const struct waste_release_ops *ops;
+    void *state; /* of ops */
+    char *path;  /* as the user gave it, for messages */
+    struct waste_release_shard *shard;
+    uint32_t shards;
+    bool reclaim;                        /* local: what is done with is deleted */
+    struct waste_release_tensor *tensor; /* sorted by name once the list is finished */
+    uint32_t tensors, tensor_room;
+};
+
+/* A directory. `cached` are headers of shards that may be gone (waste_release_headers), or NULL. */
+int waste_release_open_local(struct waste_release *r, const char *path, const char *cached);
+void waste_release_close(struct waste_release *r);
+
+/* For backends: the next shard, with its whole header (8 bytes not included). */
+int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
+                            const char *json, size_t json_bytes);
+
+/* For backends: names of the shards by the index's text; the list must be freed with its strings.
+ */
+int waste_release_index_shards(const char *path, const char *index, char ***names, uint32_t *count);
+
+/* For backends, after the last shard: pairs are joined, the list is sorted, no name twice; with
+ * `index` (the text of model.safetensors.index.json, or NULL) both say the same. */
+int waste_release_finish_list(struct waste_release *r, const char *index);
+
+/* NULL if there is none. */
+const struct waste_release_tensor *waste_release_find(const struct waste_release *r,
+                                                      const char *name);
+
+/* Rows (all axes but the last, flattened; one row without axes) and values a row. */
+uint64_t waste_release_rows(const struct waste_release_tensor *t);
+uint32_t waste_release_cols(const struct waste_release_tensor *t);
+
+int waste_release_want(struct waste_release *r, uint32_t shard);
+int waste_release_done(struct waste_release *r, uint32_t shard);
+
+/*
+ * Values [first, first + count) of the whole tensor, row-major, as f32. Of MXFP4 whole groups of
+ * 32. The shards must be wanted. Values that are not finite are refused with the tensor's name.
+ */
+int waste_release_read(const struct waste_release *r, const struct waste_release_tensor *t,
+                       uint64_t first, uint64_t count, float *out);
+
+/* All headers as JSON text for waste_release_open_local, to be freed; NULL without memory or if
+ * they cannot be read. */
+char *waste_release_headers(const struct waste_release *r);
+
+/* Tells releases apart: names, types, shapes and places of all tensors. */
+uint64_t waste_release_fingerprint(const struct waste_release *r);
+
+#endif

@@ -1,0 +1,214 @@
+/* A release in a directory. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fetcher/io.h"
+#include "fetcher/release.h"
+
+enum { INDEX_LIMIT = 1 << 30 };
+static const char single[] = "model.safetensors";
+
+static int open_shard(const struct waste_release *r, const char *name, uint64_t *bytes)
+{
+    struct stat st;
+    char path[4096];
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", r->path, name) >= sizeof(path))
+        return -ENAMETOOLONG;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return -EINVAL;
+    }
+    *bytes = (uint64_t)st.st_size;
+    return fd;
+}
+
+static int want(struct waste_release *r, uint32_t shard)
+{
+    uint64_t bytes = 0;
+    const struct waste_release_shard *s = &r->shard[shard];
+    int fd = open_shard(r, s->name, &bytes);
+    if (fd < 0 && s->gone)
+        return waste_fetch_fail("%s/%s was deleted (--reclaim) by a conversion that has used it up",
+                                r->path, s->name);
+    if (fd < 0)
+        return waste_fetch_fail("cannot open %s/%s: %s", r->path, s->name, strerror(-fd));
+    if (bytes == s->bytes)
+        return fd;
+    close(fd);
+    return waste_fetch_fail("%s/%s: size is now %llu, it was %llu", r->path, s->name,
+                            (unsigned long long)bytes, (unsigned long long)s->bytes);
+}
+
+static int done(struct waste_release *r, uint32_t shard)
+{
+    struct waste_release_shard *s = &r->shard[shard];
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/%s", r->path, s->name);
+    if (!r->reclaim || s->gone)
+        return 0;
+    if (unlink(path) && errno != ENOENT)
+        return waste_fetch_fail("cannot delete %s: %s", path, strerror(errno));
+    s->gone = true;
+    return 0;
+}
+
+static int small(struct waste_release *r, const char *name, size_t limit, char **out, size_t *bytes)
+{
+    struct waste_error err;
+    int rc = waste_container_read_file(r->path, name, limit, out, bytes, &err);
+    if (rc == -ENOENT)
+        return rc;
+    return rc < 0 ? waste_fetch_fail("%s", err.text) : 0;
+}
+
+static const struct waste_release_ops local = {.want = want, .done = done, .small = small};
+
+/* The header of an open shard. 0 with malloc'd JSON. */
+static int read_header(const struct waste_release *r, const char *name, int fd, uint64_t bytes,
+                       char **json, size_t *json_bytes)
+{
+    uint8_t first[8] = {0};
+    struct waste_error err;
+    if (pread(fd, first, 8, 0) != 8)
+        return waste_fetch_fail("%s/%s: %llu bytes are no safetensors file", r->path, name,
+                                (unsigned long long)bytes);
+    if (waste_safetensors_length(name, bytes, first, json_bytes, &err))
+        return waste_fetch_fail("%s/%s", r->path, err.text);
+    char *text = malloc(*json_bytes + 1);
+    if (!text)
+        return waste_fetch_fail("%s: out of memory", name);
+    for (size_t done = 0; done < *json_bytes;) {
+        ssize_t n = pread(fd, text + done, *json_bytes - done, (off_t)(8 + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            waste_fetch_fail("cannot read %s/%s: %s", r->path, name,
+                             n ? strerror(errno) : "it is shorter than it was");
+            free(text);
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    text[*json_bytes] = 0;
+    *json = text;
+    return 0;
+}
+
+/* The shard from what was kept of it. 0, or -ENOENT without a word. */
+static int add_cached(struct waste_release *r, const char *name, const json_t *cached)
+{
+    const json_t *c = json_object_get(cached, name), *text = json_object_get(c, "header");
+    if (!json_is_string(text))
+        return -ENOENT;
+    int rc =
+        waste_release_add_shard(r, name, (uint64_t)json_integer_value(json_object_get(c, "bytes")),
+                                json_string_value(text), json_string_length(text));
+    if (rc == 0)
+        r->shard[r->shards - 1].gone = true;
+    return rc;
+}
+
+/* 0, -1, or -ENOENT without a word. */
+static int add_shard(struct waste_release *r, const char *name, const json_t *cached)
+{
+    uint64_t bytes = 0;
+    char *json = NULL;
+    size_t json_bytes = 0;
+    int fd = open_shard(r, name, &bytes);
+    if (fd == -ENOENT)
+        return add_cached(r, name, cached);
+    if (fd < 0)
+        return waste_fetch_fail("cannot open %s/%s: %s", r->path, name, strerror(-fd));
+    int rc = read_header(r, name, fd, bytes, &json, &json_bytes);
+    close(fd);
+    if (rc == 0)
+        rc = waste_release_add_shard(r, name, bytes, json, json_bytes);
+    free(json);
+    return rc;
+}
+
+static int add_shards(struct waste_release *r, char *const *names, uint32_t count,
+                      const json_t *cached)
+{
+    char missing[400] = "";
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = add_shard(r, names[i], cached);
+        if (rc == -ENOENT) {
+            size_t n = strlen(missing);
+            if (lost++ < 4)
+                snprintf(missing + n, sizeof(missing) - n, "%s%s", lost > 1 ? ", " : "", names[i]);
+        } else if (rc) {
+            return -1;
+        }
+    }
+    if (lost > 4)
+        return waste_fetch_fail("%s: %u of %u shards are missing: %s and %u more", r->path, lost,
+                                count, missing, lost - 4);
+    if (lost)
+        return waste_fetch_fail("%s: %u of %u shards %s missing: %s", r->path, lost, count,
+                                lost > 1 ? "are" : "is", missing);
+    return 0;
+}
+
+int waste_release_open_local(struct waste_release *r, const char *path, const char *cached)
+{
+    char *index = NULL, *one = (char *)single, **names = NULL;
+    uint32_t count = 0;
+    size_t bytes;
+    json_t *kept = cached ? json_loads(cached, 0, NULL) : NULL;
+    memset(r, 0, sizeof(*r));
+    r->ops = &local;
+    r->path = strdup(path);
+    int rc = small(r, WASTE_RELEASE_INDEX, INDEX_LIMIT, &index, &bytes);
+    if (rc == 0)
+        rc = waste_release_index_shards(path, index, &names, &count);
+    else if (rc == -ENOENT)
+        rc = 0;
+    if (rc == 0)
+        rc = add_shards(r, names ? names : &one, names ? count : 1, kept);
+    if (rc == 0)
+        rc = waste_release_finish_list(r, index);
+    for (uint32_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+    free(index);
+    json_decref(kept);
+    if (rc)
+        waste_release_close(r);
+    return rc;
+}
+
+char *waste_release_headers(const struct waste_release *r)
+{
+    json_t *all = json_object();
+    char *text = NULL, *header;
+    for (uint32_t i = 0; i < r->shards; i++) {
+        uint64_t bytes = 0;
+        size_t n;
+        int fd = open_shard(r, r->shard[i].name, &bytes);
+        if (fd < 0 || read_header(r, r->shard[i].name, fd, bytes, &header, &n)) {
+            if (fd >= 0)
+                close(fd);
+            goto out;
+        }
+        close(fd);
+        json_object_set_new(
+            all, r->shard[i].name,
+            json_pack("{s:I, s:s%}", "bytes", (json_int_t)bytes, "header", header, n));
+        free(header);
+    }
+    text = json_dumps(all, JSON_COMPACT);
+out:
+    json_decref(all);
+    return text;
+}
