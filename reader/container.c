@@ -146,6 +146,20 @@ static uint64_t fingerprint(const char *data, size_t bytes)
     return hash;
 }
 
+/* A conversion that was broken off, or one part of several. */
+static int refuse_partial(const struct waste_parse *p)
+{
+    const json_t *partial = json_object_get(p->root, "partial");
+    const json_t *of = json_object_get(partial, "of");
+    if (!partial)
+        return 0;
+    return waste_error_set(p->err, -EINVAL,
+                           "%s: is partial, %zu of %lld layers: the waste-fetch convert that began "
+                           "it goes on where it ended, waste-fetch merge joins parts",
+                           p->dir, json_array_size(json_object_get(partial, "layers")),
+                           (long long)json_integer_value(of));
+}
+
 static int parse_json(struct waste_parse *p, const char *data, size_t bytes)
 {
     json_error_t error;
@@ -158,6 +172,8 @@ static int parse_json(struct waste_parse *p, const char *data, size_t bytes)
     if (!json_is_object(p->root))
         return waste_error_set(p->err, -EINVAL, WASTE_MANIFEST ": is no object");
     int rc = waste_json_uint(&top, "format_version", 0, 0, &version);
+    if (rc == 0)
+        rc = refuse_partial(p);
     if (rc < 0)
         return rc;
     p->prefix = "";
