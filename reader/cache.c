@@ -41,8 +41,6 @@ static void hold(struct waste_cache *c, uint32_t slot)
     s->held = 1;
     s->predicted = 0;
     c->held[c->held_count++] = slot;
-    /* relaxed: only a later incarnation of the reader, and observers, look at it */
-    atomic_store_explicit(&c->shm->slot[slot].last_used, c->clock, memory_order_relaxed);
 }
 
 /* A READY expert that is demanded: is it what compute will find? Somebody else's stray write must
@@ -140,9 +138,8 @@ uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, u
 
 void waste_cache_recall(struct waste_cache *c, uint32_t layer, uint32_t expert, float share)
 {
-    uint32_t key = key_index(c, layer, expert);
-    if (c->slot_of[key] == NONE)
-        waste_policy_recall(&c->policy, key, share);
+    if (!waste_habit_begun(&c->policy.habit))
+        waste_policy_recall(&c->policy, key_index(c, layer, expert), share);
 }
 
 int waste_cache_warm(struct waste_cache *c, uint32_t layer, uint32_t expert,
@@ -217,8 +214,8 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->retired = NONE;
     c->prefetch_most = prefetch_limit;
     uint32_t keys = config->layers * config->experts;
-    int rc =
-        waste_policy_init(&c->policy, c->slots, config->layers, config->experts, config->top_k);
+    int rc = waste_policy_init(&c->policy, c->slots, config->layers, config->experts, config->top_k,
+                               shm->habit);
     if (rc < 0)
         return rc;
     rc = waste_foresight_init(&c->foresight, config->layers);

@@ -64,7 +64,7 @@ struct waste_cache {
     uint32_t predicted, predicted_limit;
     uint32_t prefetch_reading;
     uint32_t prefetch_begun; /* since the newest demand */
-    uint64_t clock;  /* demand records taken; goes on where the last incarnation's slots end */
+    uint64_t clock;  /* demand records taken */
     uint64_t healed; /* slots and directory entries found overwritten by somebody else */
     /* newest demand record; no slot yet: [wanted_next, wanted_count) */
     bool any_demand;
@@ -105,8 +105,8 @@ void waste_cache_finish(struct waste_cache *c);
 int waste_cache_check(const struct waste_cache *c, const struct waste_want *want,
                       uint32_t max_count);
 
-/* Before the first demand: what earlier runs learned (waste_policy_recall). What is in a slot is
- * known better by when it was used. */
+/* Before the first demand: what earlier runs learned (waste_policy_recall). A successor knows
+ * better. */
 void waste_cache_recall(struct waste_cache *c, uint32_t layer, uint32_t expert, float share);
 
 /* Takes a checked demand record. The one before it must have found all its slots

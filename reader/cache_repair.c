@@ -1,13 +1,9 @@
 /* Taking over the cache that a dead incarnation of the reader left behind. */
-#include <math.h>
 #include <string.h>
 
 #include "reader/cache_int.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
-
-/* turns */
-#define RECALL_HALF_LIFE 16.0f
 
 /* A slot as a dead incarnation left it: true if it can be kept. */
 static bool keep_slot(struct waste_cache *c, uint32_t slot)
@@ -28,9 +24,6 @@ static bool keep_slot(struct waste_cache *c, uint32_t slot)
         return false; /* a second copy */
     c->slot_of[index] = slot;
     s->state = WASTE_SLOT_READY;
-    uint64_t used = atomic_load_explicit(&shared->last_used, memory_order_relaxed);
-    if (used > c->clock && used < UINT64_MAX / 2)
-        c->clock = used;
     return true;
 }
 
@@ -65,20 +58,6 @@ static int empty_slot(struct waste_cache *c, uint32_t slot, int cache_fd,
     return 0;
 }
 
-/* What was learned about the experts died with the reader; when each was demanded last did not. */
-static void recall(struct waste_cache *c, uint32_t slot)
-{
-    const struct waste_model *model = c->shm->model;
-    uint32_t moe = 0;
-    for (uint32_t l = 0; l < model->config.layers; l++)
-        moe += waste_model_layer(model, l)->is_moe;
-    /* relaxed: of a process that is gone */
-    uint64_t used = atomic_load_explicit(&c->shm->slot[slot].last_used, memory_order_relaxed);
-    float turns = (float)(used <= c->clock ? c->clock - used : c->clock) / (float)moe;
-    waste_policy_recall(&c->policy, key_index(c, c->slot[slot].layer, c->slot[slot].expert),
-                        exp2f(-turns / RECALL_HALF_LIFE));
-}
-
 int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_repair *repair)
 {
     uint32_t keys = c->shm->model->config.layers * c->experts;
@@ -103,7 +82,6 @@ int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_
         struct waste_cache_slot *s = &c->slot[slot];
         if (s->state != WASTE_SLOT_READY)
             continue;
-        recall(c, slot);
         waste_ghost_put(&c->ghost, key_index(c, s->layer, s->expert));
         waste_cache_settle(c, slot);
     }

@@ -87,8 +87,6 @@ bool waste_cache_claim(struct waste_cache *c, uint32_t slot, uint32_t layer, uin
         .layer = layer, .expert = expert, .state = WASTE_SLOT_READING, .prev = NONE, .next = NONE};
     set_directory(c, key_index(c, layer, expert), slot);
     WASTE_POINT(SLOT_LISTED);
-    /* relaxed: as in hold; the last expert's time is not this one's */
-    atomic_store_explicit(&c->shm->slot[slot].last_used, 0, memory_order_relaxed);
     return true;
 }
 

@@ -7,6 +7,8 @@
 
 enum { NO_EXPERT = UINT16_MAX };
 
+#define MOST 1e4f /* no feature or weight is nearly as large */
+
 static const float half_life[WASTE_HABIT_COUNTS] = {2, 16, 256};
 /* Ages with a weight of their own: the last turn of each. */
 static const uint32_t age_end[WASTE_HABIT_AGES] = {1, 2, 3, 6, 12, 30};
@@ -36,37 +38,85 @@ static uint16_t *turn_of(struct waste_habit *h, uint32_t layer, uint32_t turn)
     return &h->history[row * h->top_k];
 }
 
-int waste_habit_init(struct waste_habit *h, uint32_t layers, uint32_t experts, uint32_t top_k)
+static bool is_share(float x)
 {
-    size_t keys = (size_t)layers * experts;
+    return x >= 0 && x <= 1; /* no NaN either */
+}
+
+/* Nonsense becomes nothing known: a heap needs an order, and ids are indices. */
+static void make_sense(struct waste_habit *h)
+{
+    size_t keys = (size_t)h->layers * h->experts;
+    size_t ids = (size_t)h->layers * WASTE_HABIT_WINDOW * h->top_k;
+    for (size_t k = 0; k < keys; k++) {
+        struct waste_habit_expert *x = &h->expert[k];
+        bool sense = is_share(x->chance);
+        for (uint32_t i = 0; i < WASTE_HABIT_COUNTS; i++)
+            sense &= is_share(x->count[i]);
+        for (uint32_t i = 0; i < WASTE_HABIT_AGE; i++)
+            sense &= fabsf(x->x[i]) < MOST;
+        if (!sense)
+            memset(x, 0, sizeof(*x));
+    }
+    for (size_t i = 0; i < ids; i++)
+        if (h->history[i] >= h->experts)
+            h->history[i] = NO_EXPERT;
+    for (uint32_t i = 0; i < WASTE_HABIT_FEATURES; i++)
+        if (!(fabsf(h->weight[i]) < MOST))
+            h->weight[i] = start[i];
+}
+
+static void use_notes(struct waste_habit *h, struct waste_habit_notes *notes)
+{
+    h->weight = notes->weight;
+    h->expert = (struct waste_habit_expert *)(notes + 1);
+    h->turns = (uint32_t *)(h->expert + (size_t)h->layers * h->experts);
+    h->history = (uint16_t *)(h->turns + h->layers);
+    if (notes->begun == 1) {
+        make_sense(h);
+        return;
+    }
+    memcpy(h->weight, start, sizeof(start));
+    h->weight[WASTE_HABIT_BASE] = logf((h->base + 1e-6f) / (1 - h->base + 1e-6f));
+    notes->begun = 1;
+}
+
+int waste_habit_init(struct waste_habit *h, uint32_t layers, uint32_t experts, uint32_t top_k,
+                     void *notes)
+{
     memset(h, 0, sizeof(*h));
     h->layers = layers;
     h->experts = experts;
     h->top_k = top_k;
     h->base = (float)top_k / (float)experts;
-    memcpy(h->weight, start, sizeof(start));
-    h->weight[WASTE_HABIT_BASE] = logf((h->base + 1e-6f) / (1 - h->base + 1e-6f));
-    h->expert = calloc(keys, sizeof(*h->expert));
-    h->turns = calloc(layers, sizeof(*h->turns));
-    h->history = malloc((size_t)layers * WASTE_HABIT_WINDOW * top_k * sizeof(*h->history));
+    if (!notes)
+        notes = h->own = calloc(1, waste_habit_notes_bytes(layers, experts, top_k));
     h->follows = malloc(experts * sizeof(*h->follows));
     h->closely = malloc(experts * sizeof(*h->closely));
     h->chosen = malloc(experts);
-    if (h->expert && h->turns && h->history && h->follows && h->closely && h->chosen)
+    if (notes && h->follows && h->closely && h->chosen) {
+        use_notes(h, notes);
         return 0;
+    }
     waste_habit_finish(h);
     return -ENOMEM;
 }
 
 void waste_habit_finish(struct waste_habit *h)
 {
-    free(h->expert);
-    free(h->turns);
-    free(h->history);
+    free(h->own);
     free(h->follows);
     free(h->closely);
     free(h->chosen);
     memset(h, 0, sizeof(*h));
+}
+
+bool waste_habit_begun(const struct waste_habit *h)
+{
+    for (uint32_t l = 0; l < h->layers; l++)
+        if (h->turns[l] > 0)
+            return true;
+    return false;
 }
 
 static uint32_t age_class(uint32_t age)

@@ -33,11 +33,11 @@ static int init_heaps(struct waste_policy *p, uint32_t slots, uint32_t layers, u
 }
 
 int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts,
-                      uint32_t top_k)
+                      uint32_t top_k, void *notes)
 {
     int rc = init_heaps(p, slots, layers, experts);
     if (rc == 0)
-        rc = waste_habit_init(&p->habit, layers, experts, top_k);
+        rc = waste_habit_init(&p->habit, layers, experts, top_k, notes);
     if (rc < 0)
         waste_policy_finish(p);
     return rc;

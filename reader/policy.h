@@ -36,9 +36,9 @@ struct waste_policy {
     uint32_t *key;   /* [slots] what an evictable slot holds: layer * experts + expert */
 };
 
-/* 0 or -ENOMEM. */
+/* `notes`: waste_habit_init. 0 or -ENOMEM. */
 int waste_policy_init(struct waste_policy *p, uint32_t slots, uint32_t layers, uint32_t experts,
-                      uint32_t top_k);
+                      uint32_t top_k, void *notes);
 /* Another choice of slots, of as many, by the same chances: `of` has its turn first. `of` must
  * outlive it. */
 int waste_policy_init_beside(struct waste_policy *p, const struct waste_policy *of);

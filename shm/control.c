@@ -47,7 +47,7 @@ _Static_assert(sizeof(struct waste_embed_slot) == 64, "an embedding slot is one 
 
 struct layout {
     uint64_t embed_slot_off, embed_data_off, slot_off, directory_off, demand_off, prefetch_off,
-        hidden_off, layer_meter_off, bytes;
+        hidden_off, layer_meter_off, habit_off, bytes;
     uint64_t slot_bytes, embed_row_bytes;
     uint32_t want_stride, hidden_stride;
 };
@@ -83,6 +83,7 @@ static struct layout plan(const struct waste_model *model, uint32_t slot_count)
     l.prefetch_off = place(&end, waste_ring_bytes(WASTE_PREFETCH_RING, l.want_stride));
     l.hidden_off = place(&end, waste_ring_bytes(WASTE_HIDDEN_RING, l.hidden_stride));
     l.layer_meter_off = place(&end, c->layers * sizeof(struct waste_layer_meter));
+    l.habit_off = place(&end, waste_habit_notes_bytes(c->layers, c->experts, c->top_k));
     l.embed_slot_off = place(&end, WASTE_EMBED_SLOTS * sizeof(struct waste_embed_slot));
     l.embed_data_off = place(&end, WASTE_EMBED_SLOTS * l.embed_row_bytes);
     l.slot_off = place(&end, (uint64_t)slot_count * sizeof(struct waste_slot));
@@ -111,6 +112,7 @@ static void point(void *base, const struct layout *l, struct waste_shm *out)
     out->prefetch = at(base, l->prefetch_off);
     out->hidden = at(base, l->hidden_off);
     out->layer_meter = at(base, l->layer_meter_off);
+    out->habit = at(base, l->habit_off);
     out->embed = at(base, l->embed_slot_off);
     out->embed_data = at(base, l->embed_data_off);
 }
@@ -145,6 +147,7 @@ void waste_control_init(void *base, uint64_t bytes, const struct waste_model *mo
     c->prefetch_off = l.prefetch_off;
     c->hidden_off = l.hidden_off;
     c->layer_meter_off = l.layer_meter_off;
+    c->habit_off = l.habit_off;
     c->model_off = MODEL_OFF;
     c->want_stride = l.want_stride;
     c->hidden_stride = l.hidden_stride;
@@ -169,8 +172,8 @@ static bool header_ok(const struct waste_control *c, const struct layout *l)
            c->embed_data_off == l->embed_data_off && c->slot_off == l->slot_off &&
            c->directory_off == l->directory_off && c->demand_off == l->demand_off &&
            c->prefetch_off == l->prefetch_off && c->hidden_off == l->hidden_off &&
-           c->layer_meter_off == l->layer_meter_off && c->want_stride == l->want_stride &&
-           c->hidden_stride == l->hidden_stride;
+           c->layer_meter_off == l->layer_meter_off && c->habit_off == l->habit_off &&
+           c->want_stride == l->want_stride && c->hidden_stride == l->hidden_stride;
 }
 
 static bool ring_is(const struct waste_ring *ring, uint32_t capacity, uint32_t stride)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "shm/bell.h"
+#include "shm/habit.h"
 #include "shm/log.h"
 #include "shm/meter.h"
 #include "shm/model.h"
@@ -284,7 +285,7 @@ struct waste_control {
                                  behind it the f16 scales, then 64 spare bytes or more */
     uint64_t embed_slot_off, embed_data_off;
     uint64_t slot_off, directory_off, demand_off, prefetch_off, hidden_off, layer_meter_off,
-        model_off;
+        habit_off, model_off;
     uint32_t want_stride, hidden_stride; /* of the rings */
     _Atomic uint32_t trunk_tensors;      /* reader: tensors (table order) whose bytes are complete;
                                             survives its death */
@@ -336,6 +337,7 @@ struct waste_shm {
     struct waste_ring *hidden;             /* of struct waste_hidden, compute -> router */
     struct waste_embed_slot *embed;        /* [WASTE_EMBED_SLOTS] */
     struct waste_layer_meter *layer_meter; /* [layers]; compute */
+    struct waste_habit_notes *habit;       /* reader */
     uint8_t *embed_data;                   /* [WASTE_EMBED_SLOTS][embed_row_bytes]; reader */
 };
 

@@ -48,8 +48,7 @@ struct waste_slot {
                                 FAILED; means nothing in EMPTY */
     _Atomic uint32_t error;  /* enum waste_slot_error; reader, before FAILED */
     _Atomic uint32_t detail; /* errno or 0 */
-    uint64_t pad[4];
-    _Atomic uint64_t last_used; /* reader: its clock at the last demand */
+    uint64_t pad[5];
 };
 _Static_assert(sizeof(struct waste_slot) == 64, "a slot descriptor is one cache line");
 

@@ -66,7 +66,7 @@ static int sim_init(struct sim *s, const struct trace *t, enum policy policy, ui
     for (size_t i = 0; i < keys; i++)
         s->slot_of[i] = NONE;
     if (policy == WASTE)
-        return waste_policy_init(&s->waste, slots, t->layers, t->experts, t->top_k);
+        return waste_policy_init(&s->waste, slots, t->layers, t->experts, t->top_k, NULL);
     return policy == OPTIMUM ? look_ahead(s) : 0;
 }
 

@@ -289,27 +289,6 @@ static void of_too_many_predictions_the_farthest_are_forgotten(void **state)
     for (uint32_t i = 0; i < 2; i++)
         assert_true(r.cache.slot[directory(&r, 5, guess[i])].predicted);
     assert_consistent(&r);
-    /* a slot's time of use is its expert's, not its predecessor's */
-    assert_int_equal(atomic_load(&r.shm.slot[directory(&r, 5, 6)].last_used), 0);
-    demand(&r, 5, guess, 1);
-    uint32_t used = directory(&r, 5, 6);
-    assert_int_equal(atomic_load(&r.shm.slot[used].last_used), 2);
-    for (uint32_t n = 7; directory(&r, 5, 6) == used; n++) {
-        r.step++;
-        demand(&r, 1, (uint32_t[]){n, n + 1, n + 2, n + 3}, 4);
-        plan(&r, 64);
-        finish_reads(&r);
-        prefetch(&r, r.step, 2, (uint32_t[]){n, n + 1, n + 2, n + 3}, 4);
-        plan(&r, 64);
-        finish_reads(&r);
-        demand(&r, 5, (uint32_t[]){10 + n % 40, 12 + n % 40}, 2);
-        plan(&r, 64);
-        finish_reads(&r);
-        assert_true(n < 40);
-    }
-    for (uint32_t s = 0; s < 12; s++)
-        if (r.cache.slot[s].prefetched)
-            assert_int_equal(atomic_load(&r.shm.slot[s].last_used), 0);
     destroy(&r);
 }
 

@@ -40,12 +40,10 @@ static void a_restart_makes_sense_of_every_state_left_behind(void **state)
                     atomic_store(&r.shm.slot[0].key, keys[0]);
                     atomic_store(&r.shm.slot[1].word, words[b] | UINT64_C(7) << 32);
                     atomic_store(&r.shm.slot[1].key, keys[k]);
-                    atomic_store(&r.shm.slot[1].last_used, UINT64_MAX - k);
                     atomic_store(&r.shm.directory[experts + 5], entries[e]);
                     atomic_store(&r.shm.directory[experts + 6], entries[4 - e]);
                     assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, -1, &r.repair), 0);
                     assert_consistent(&r);
-                    assert_int_equal(r.cache.clock, 0); /* no nonsense believed */
                     bool one = words[b] == 2 || words[b] == (2 | 3 << 16);
                     bool zero = words[a] == 2 || words[a] == (2 | 3 << 16);
                     assert_int_equal(r.repair.kept, (zero || (one && k == 0)) + (one && k == 1));
@@ -173,6 +171,75 @@ static void recency_survives_a_restart(void **state)
     destroy(&r);
 }
 
+/* Tokens with a habit, the same in every call. Misses from token `from` on. */
+static uint32_t run(struct rig *r, uint32_t tokens, uint32_t from, uint32_t restart_at)
+{
+    uint64_t before = 0;
+    seed = 88172645463325252u;
+    for (uint32_t n = 0; n < tokens; n++) {
+        if (n == restart_at) {
+            waste_cache_finish(&r->cache);
+            assert_int_equal(waste_cache_init(&r->cache, &r->shm, 8, -1, &r->repair), 0);
+        }
+        if (n == from)
+            before = counter(r, WASTE_C_MISSES);
+        r->step = n;
+        for (uint32_t layer = 1; layer <= 7; layer++) {
+            uint32_t expert[4];
+            for (uint32_t i = 0; i < 4; i++)
+                expert[i] = i * 16 + random_below(1 + random_below(16));
+            demand(r, layer, expert, 4);
+            plan(r, 64);
+            finish_reads(r);
+        }
+    }
+    return (uint32_t)(counter(r, WASTE_C_MISSES) - before);
+}
+
+static void what_was_learned_survives_a_restart(void **state)
+{
+    (void)state;
+    struct rig r;
+    create(&r, 56, 8);
+    uint32_t whole = run(&r, 300, 200, UINT32_MAX);
+    destroy(&r);
+    create(&r, 56, 8);
+    uint32_t restarted = run(&r, 300, 200, 200);
+    float chance = waste_habit_chance(&r.cache.policy.habit, 64 + 1);
+    waste_cache_recall(&r.cache, 1, 1, 1.0f); /* a file of an earlier run says something else */
+    assert_true(waste_habit_chance(&r.cache.policy.habit, 64 + 1) == chance);
+    destroy(&r);
+    assert_true(whole > 0);
+    assert_int_equal(restarted, whole);
+}
+
+static void notes_that_were_written_over_do_no_harm(void **state)
+{
+    (void)state;
+    struct rig r;
+    create(&r, 56, 8);
+    run(&r, 100, 0, UINT32_MAX);
+    uint8_t *notes = (uint8_t *)r.shm.habit;
+    uint64_t bytes = waste_habit_notes_bytes(model->config.layers, experts, top_k);
+    uint64_t random = 88172645463325252u;
+    for (uint32_t n = 0; n < 40; n++) {
+        waste_cache_finish(&r.cache);
+        for (uint64_t i = sizeof(uint32_t); i < bytes; i++) {
+            random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+            if (n < 20 || random % 64 == 0)
+                notes[i] = (uint8_t)(n % 20 == 0 ? 0xff : random >> 40);
+        }
+        assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, -1, &r.repair), 0);
+        for (uint32_t key = 0; key < model->config.layers * experts; key++) {
+            float chance = waste_habit_chance(&r.cache.policy.habit, key);
+            assert_true(chance >= 0 && chance <= 1);
+        }
+        run(&r, 20, 0, UINT32_MAX);
+        assert_consistent(&r);
+    }
+    destroy(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +248,8 @@ int main(void)
         cmocka_unit_test(a_restart_at_any_point_keeps_every_ready_expert),
         cmocka_unit_test(a_slot_that_cannot_be_punched_is_not_used),
         cmocka_unit_test(recency_survives_a_restart),
+        cmocka_unit_test(what_was_learned_survives_a_restart),
+        cmocka_unit_test(notes_that_were_written_over_do_no_harm),
     };
     return cmocka_run_group_tests(tests, rig_set_up, rig_tear_down);
 }

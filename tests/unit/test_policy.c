@@ -12,7 +12,7 @@ static void the_policys_victim_is_worth_least(void **state)
     enum { SLOTS = 100, LAYERS = 5, EXPERTS = 30, KEYS = LAYERS * EXPERTS };
     struct waste_policy p;
     uint32_t holds[SLOTS], chosen[3];
-    assert_int_equal(waste_policy_init(&p, SLOTS, LAYERS, EXPERTS, 3), 0);
+    assert_int_equal(waste_policy_init(&p, SLOTS, LAYERS, EXPERTS, 3, NULL), 0);
     for (uint32_t s = 0; s < SLOTS; s++)
         holds[s] = UINT32_MAX;
     for (uint64_t n = 1; n < 4000; n++) {
@@ -51,7 +51,7 @@ static void of_equals_the_layer_just_past_goes_first(void **state)
 {
     (void)state;
     struct waste_policy p;
-    assert_int_equal(waste_policy_init(&p, 4, 4, 8, 1), 0);
+    assert_int_equal(waste_policy_init(&p, 4, 4, 8, 1, NULL), 0);
     for (uint32_t l = 0; l < 4; l++) {
         waste_policy_recall(&p, l * 8, 0.5f);
         waste_policy_add(&p, l, l * 8);
@@ -81,7 +81,7 @@ static void what_follows_is_expected(void **state)
     (void)state;
     static const uint32_t cycle[3][2] = {{0, 1}, {2, 3}, {4, 5}};
     struct waste_habit h;
-    assert_int_equal(waste_habit_init(&h, 1, 32, 2), 0);
+    assert_int_equal(waste_habit_init(&h, 1, 32, 2, NULL), 0);
     feed(&h, 60, cycle, 3);
     /* {0, 1} comes next, though {4, 5} are the most recent and all equally frequent */
     for (uint32_t e = 2; e < 32; e++) {
@@ -96,7 +96,7 @@ static void the_often_chosen_and_the_lately_chosen_are_expected(void **state)
     (void)state;
     struct waste_habit h;
     uint32_t chosen[2];
-    assert_int_equal(waste_habit_init(&h, 2, 64, 2), 0);
+    assert_int_equal(waste_habit_init(&h, 2, 64, 2, NULL), 0);
     for (uint32_t n = 0; n < 300; n++) {
         chosen[0] = n % 2 ? 7 : 8 + random_below(20);
         chosen[1] = 30 + random_below(30);
@@ -116,7 +116,7 @@ static void chances_are_as_often_right_as_they_say(void **state)
     /* expert e of 16 with probability about (e + 1) / 136 * 2 each turn */
     struct waste_habit h;
     double expected = 0, happened = 0;
-    assert_int_equal(waste_habit_init(&h, 1, 16, 2), 0);
+    assert_int_equal(waste_habit_init(&h, 1, 16, 2, NULL), 0);
     for (uint32_t n = 0; n < 6000; n++) {
         uint32_t chosen[2];
         for (uint32_t i = 0; i < 2; i++)
@@ -145,7 +145,7 @@ static void chances_stay_chances_and_are_reproducible(void **state)
     uint64_t first = seed;
     for (uint32_t i = 0; i < 2; i++) {
         seed = first;
-        assert_int_equal(waste_habit_init(&h[i], 2, 9, 3), 0);
+        assert_int_equal(waste_habit_init(&h[i], 2, 9, 3, NULL), 0);
         for (uint32_t n = 0; n < 5000; n++) {
             uint32_t chosen[3], style = n / 500 % 4, count = 1 + random_below(3);
             for (uint32_t k = 0; k < count; k++)
@@ -170,7 +170,7 @@ static void what_is_recalled_is_worth_its_share(void **state)
 {
     (void)state;
     struct waste_habit h;
-    assert_int_equal(waste_habit_init(&h, 1, 16, 2), 0);
+    assert_int_equal(waste_habit_init(&h, 1, 16, 2, NULL), 0);
     for (uint32_t e = 0; e < 16; e++)
         waste_habit_recall(&h, 0, e, (float)e / 16);
     for (uint32_t e = 1; e < 16; e++)

@@ -57,7 +57,7 @@ static void what_is_written_is_read(void **state)
     struct waste_habit h;
     struct waste_usage u;
     struct waste_error err;
-    assert_int_equal(waste_habit_init(&h, 8, 64, 4), 0);
+    assert_int_equal(waste_habit_init(&h, 8, 64, 4, NULL), 0);
     for (uint32_t n = 0; n < 100; n++) {
         waste_habit_turn(&h, 3, (uint32_t[]){5, 6 + n % 2}, 2);
         waste_habit_turn(&h, 7, (uint32_t[]){60}, 1);
@@ -180,7 +180,7 @@ static void the_thread_writes_what_is_due_before_it_ends(void **state)
     assert_int_equal(waste_usage_saver_stop(&s), 0);
     assert_non_null(mkdtemp(dir));
     int fd = open(dir, O_RDONLY | O_DIRECTORY);
-    assert_int_equal(waste_habit_init(&h, 8, 64, 4), 0);
+    assert_int_equal(waste_habit_init(&h, 8, 64, 4, NULL), 0);
     waste_habit_turn(&h, 2, (uint32_t[]){9}, 1);
     assert_int_equal(waste_usage_saver_start(&s, fd, "u", model), 0);
     waste_usage_saver_save(&s, &h, 41);
