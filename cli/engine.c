@@ -16,6 +16,7 @@
 #include "cli/signals.h"
 #include "cli/supervisor_int.h"
 #include "options/units.h"
+#include "reader/integrity.h"
 
 #define PROGRESS_AFTER_NS (2 * WASTE_SECOND_NS) /* a load that takes longer is shown */
 
@@ -87,6 +88,8 @@ int waste_engine_load(struct waste_engine *e, const struct waste_args *args, boo
     struct waste_error err;
 
     *e = (struct waste_engine){.args = args, .dir = args->line.positional[0]};
+    if (!args->no_verify && waste_integrity_check_texts(e->dir, &err) != 0)
+        return waste_fail(2, "%s", err.text);
     if (waste_container_open(e->dir, &e->model, &err) != 0)
         return waste_fail(2, "%s", err.text);
     int rc = open_words(e, words_optional, &err);

@@ -166,7 +166,7 @@ static int check_codebooks(struct waste_parse *p)
     return rc;
 }
 
-static bool plain_file_name(const char *name)
+bool waste_plain_file_name(const char *name)
 {
     if (name[0] == 0 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return false;
@@ -188,7 +188,7 @@ static int parse_bank(struct waste_parse *p, const struct waste_json_at *at,
     int rc = waste_json_string_opt(at, "file", WASTE_MAX_FILE_NAME - 1, &file);
     if (rc < 0)
         return rc;
-    if (!plain_file_name(file))
+    if (!waste_plain_file_name(file))
         return waste_json_wrong(at, "file", "a plain file name");
     if ((rc = waste_json_uint(at, "experts", p->config.experts, p->config.experts, &experts)) < 0 ||
         (rc = waste_json_uint(at, "bytes", 1, INT64_MAX, &bytes)) < 0 ||

@@ -78,6 +78,9 @@ int waste_parse_experts(struct waste_parse *p);
 /* Needs config and experts. Builds the model; the caller frees it. */
 int waste_parse_trunk(struct waste_parse *p, struct waste_model **out);
 
+/* Neither empty, ".", ".." nor with a slash or control characters. */
+bool waste_plain_file_name(const char *name);
+
 static inline uint64_t waste_align_up(uint64_t n, uint64_t to)
 {
     return (n + to - 1) / to * to;

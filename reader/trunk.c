@@ -17,15 +17,17 @@
 #include <unistd.h>
 
 #include "reader/container_int.h"
+#include "reader/direct.h"
+#include "reader/integrity.h"
+#include "reader/trunk_check.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
 
 enum {
     LOADERS = 4,
-    PIECE = 4 << 20,     /* bytes of one read */
-    DIRECT_ALIGN = 4096, /* of O_DIRECT offsets, lengths and memory */
+    PIECE = 4 << 20, /* bytes of one read */
     TICK_MS = 50,
-    TRIES = 3, /* of a read that fails with an I/O error */
+    CHECK_BUFFER = 4 << 20, /* of a thread that checks */
 };
 
 /* A run of bytes of trunk.bin that goes to one place. */
@@ -41,17 +43,19 @@ struct load {
     const struct waste_shm *shm;
     const struct waste_model *model;
     const char *dir;
-    struct waste_mapping map; /* of the segment */
-    uint8_t *base;            /* its start */
-    int buffered_fd;
-    int direct_fd; /* -1: the file system has no O_DIRECT */
+    struct waste_mapping map;  /* of the segment */
+    uint8_t *base;             /* its start */
+    struct waste_direct trunk; /* trunk.bin */
     size_t buffer_bytes;
+    struct waste_integrity *integrity; /* NULL: there is none, or the disk is trusted */
+    struct waste_trunk_check check;
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t wake;  /* a loader ended */
     struct piece next;
-    uint32_t *missing; /* [tensor_count] pieces not loaded yet */
-    bool *huge;        /* [huge pages of the segment] asked for; NULL: no memory for that */
+    uint32_t *missing;   /* [tensor_count] pieces not loaded yet */
+    uint32_t next_check; /* piece of trunk.bin */
+    bool *huge;          /* [huge pages of the segment] asked for; NULL: no memory for that */
     uint32_t running;
     bool stop;
     int rc; /* the first error */
@@ -163,47 +167,10 @@ static bool all_finite(const struct waste_tensor *t, const struct piece *p, cons
     return !any;
 }
 
-/* Reads [off, off + bytes) to `to`; the bytes that were there (short only at the end of the file)
- * or -errno. */
-static ssize_t read_range(int fd, uint8_t *to, size_t bytes, uint64_t off)
-{
-    size_t done = 0;
-    int tries = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, to + done, bytes - done, (off_t)(off + done));
-        if (n > 0)
-            done += (size_t)n;
-        else if (n == 0)
-            break;
-        else if (errno == EIO && ++tries < TRIES)
-            continue;
-        else if (errno != EINTR)
-            return -errno;
-    }
-    return (ssize_t)done;
-}
-
 /* A whole piece to its place. `buffer` holds buffer_bytes, aligned for O_DIRECT. */
 static int read_piece(struct load *l, const struct piece *p, uint8_t *buffer)
 {
-    uint8_t *to = l->base + p->data_off;
-    ssize_t n = -EINVAL;
-    if (l->direct_fd >= 0) {
-        size_t skip = p->file_off % DIRECT_ALIGN;
-        size_t want = (size_t)waste_align_up(skip + p->bytes, DIRECT_ALIGN);
-        n = read_range(l->direct_fd, buffer, want, p->file_off - skip);
-        if (n >= 0) {
-            n = n > (ssize_t)skip ? n - (ssize_t)skip : 0;
-            n = n > (ssize_t)p->bytes ? (ssize_t)p->bytes : n;
-            memcpy(to, buffer + skip, (size_t)n);
-        }
-    }
-    if (n == -EINVAL || (n >= 0 && (size_t)n < p->bytes)) {
-        /* no O_DIRECT here, or it stops at an unaligned end of file: the page cache has the rest */
-        n = read_range(l->buffered_fd, to, p->bytes, p->file_off);
-        posix_fadvise(l->buffered_fd, (off_t)p->file_off, (off_t)p->bytes, POSIX_FADV_DONTNEED);
-    }
-    return n < 0 ? (int)n : (size_t)n < p->bytes ? -ENODATA : 0;
+    return waste_direct_read(&l->trunk, p->file_off, p->bytes, l->base + p->data_off, buffer);
 }
 
 static int read_error(struct load *l, const struct piece *p, int rc)
@@ -241,7 +208,7 @@ static void *loader_main(void *arg)
 {
     struct load *l = arg;
     struct piece p;
-    uint8_t *buffer = aligned_alloc(DIRECT_ALIGN, l->buffer_bytes);
+    uint8_t *buffer = aligned_alloc(WASTE_DIRECT_ALIGN, l->buffer_bytes);
     pthread_mutex_lock(&l->lock);
     if (!buffer && !l->stop)
         set_error(l, waste_error_set(l->err, -ENOMEM, "loading the trunk: out of memory"));
@@ -296,11 +263,8 @@ static int open_trunk(struct load *l)
     char path[4096];
     if (snprintf(path, sizeof(path), "%s/" WASTE_TRUNK_FILE, l->dir) >= (int)sizeof(path))
         return waste_error_set(l->err, -ENAMETOOLONG, "the model directory's name is too long");
-    l->buffered_fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (l->buffered_fd < 0)
-        return waste_error_set(l->err, -errno, "%s: %s", path, strerror(errno));
-    l->direct_fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-    return 0;
+    int rc = waste_direct_open(&l->trunk, AT_FDCWD, path);
+    return rc < 0 ? waste_error_set(l->err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
 /* What a dead reader left undone: every tensor past `done` starts anew. */
@@ -326,23 +290,23 @@ static int plan_pieces(struct load *l, uint32_t done)
     atomic_store_explicit(&l->shm->control->counter[WASTE_C_TRUNK_LOADED], loaded,
                           memory_order_relaxed);
     l->next.tensor = done + 1;
-    l->buffer_bytes = (size_t)waste_align_up(largest < PIECE ? largest : PIECE, DIRECT_ALIGN) +
-                      DIRECT_ALIGN; /* an unaligned piece touches one block more */
+    l->buffer_bytes =
+        (size_t)waste_align_up(largest < PIECE ? largest : PIECE, WASTE_DIRECT_ALIGN) +
+        WASTE_DIRECT_ALIGN; /* an unaligned piece touches one block more */
     return 0;
 }
 
-static int load_tensors(struct load *l, bool (*tick)(void *), void *ctx)
+/* Runs `body` in all loaders, and waits for them, ticking. */
+static int run_loaders(struct load *l, void *(*body)(void *), bool (*tick)(void *), void *ctx)
 {
     pthread_t thread[LOADERS];
     uint32_t started = 0;
-    int rc = open_trunk(l);
-    if (rc < 0)
-        return rc;
+    int rc = 0;
     for (; started < LOADERS; started++) {
         pthread_mutex_lock(&l->lock);
         l->running++;
         pthread_mutex_unlock(&l->lock);
-        rc = pthread_create(&thread[started], NULL, loader_main, l);
+        rc = pthread_create(&thread[started], NULL, body, l);
         if (rc != 0)
             break;
     }
@@ -357,6 +321,55 @@ static int load_tensors(struct load *l, bool (*tick)(void *), void *ctx)
     for (uint32_t i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
     return l->rc;
+}
+
+static void *checker_main(void *arg)
+{
+    struct load *l = arg;
+    uint8_t *buffer = aligned_alloc(WASTE_DIRECT_ALIGN, CHECK_BUFFER);
+    pthread_mutex_lock(&l->lock);
+    if (!buffer && !l->stop)
+        set_error(l, waste_error_set(l->err, -ENOMEM, "checking the trunk: out of memory"));
+    while (!l->stop && l->next_check < l->check.file->pieces) {
+        uint32_t piece = l->next_check++;
+        struct waste_error err;
+        pthread_mutex_unlock(&l->lock);
+        int rc = waste_trunk_check_piece(&l->check, piece, buffer, CHECK_BUFFER, &err);
+        pthread_mutex_lock(&l->lock);
+        if (rc < 0 && l->rc == 0)
+            set_error(l, waste_error_set(l->err, rc, "%s", err.text));
+    }
+    l->running--;
+    pthread_cond_signal(&l->wake);
+    pthread_mutex_unlock(&l->lock);
+    free(buffer);
+    return NULL;
+}
+
+/* All of trunk.bin against integrity.json, if there is one. */
+static int check_tensors(struct load *l, bool (*tick)(void *), void *ctx)
+{
+    struct stat st;
+    if (!l->integrity)
+        return 0;
+    l->check = (struct waste_trunk_check){
+        .model = l->model,
+        .dir = l->dir,
+        .base = l->base,
+        .file = waste_integrity_find(l->integrity, WASTE_TRUNK_FILE),
+        .trunk = &l->trunk,
+    };
+    if (fstat(l->trunk.buffered, &st) < 0)
+        return waste_error_set(l->err, -errno, "%s/" WASTE_TRUNK_FILE ": %s", l->dir,
+                               strerror(errno));
+    if ((uint64_t)st.st_size != l->check.file->bytes)
+        return waste_error_set(
+            l->err, -EINVAL,
+            "%s/" WASTE_TRUNK_FILE ": size is %llu, " WASTE_INTEGRITY_FILE " says %llu", l->dir,
+            (unsigned long long)st.st_size, (unsigned long long)l->check.file->bytes);
+    if (waste_trunk_check_init(&l->check) < 0)
+        return waste_error_set(l->err, -ENOMEM, "checking the trunk: out of memory");
+    return run_loaders(l, checker_main, tick, ctx);
 }
 
 /* f16 -> f32, subnormals read as zero (public readers do so, and logits depend on it). */
@@ -391,12 +404,43 @@ static int expand_codebook(struct load *l, const uint8_t *book, uint32_t number)
     return 0;
 }
 
+/* The next bytes of codebooks.bin against integrity.json; *crc is of the piece begun. */
+static int check_books(struct load *l, const uint8_t *data, uint64_t bytes, uint64_t off,
+                       uint32_t *crc)
+{
+    const struct waste_integrity_file *f = waste_integrity_find(l->integrity, WASTE_CODEBOOK_FILE);
+    uint64_t total = waste_codebook_bytes(&l->model->expert) * l->model->expert.codebooks;
+    if (!f)
+        return 0;
+    if (f->bytes != total)
+        return waste_error_set(l->err, -EINVAL,
+                               "%s/" WASTE_CODEBOOK_FILE ": size is %llu, " WASTE_INTEGRITY_FILE
+                               " says %llu",
+                               l->dir, (unsigned long long)total, (unsigned long long)f->bytes);
+    while (bytes) {
+        uint32_t piece = (uint32_t)(off / WASTE_INTEGRITY_PIECE);
+        uint64_t end =
+            (uint64_t)piece * WASTE_INTEGRITY_PIECE + waste_integrity_piece_bytes(total, piece);
+        size_t n = end - off < bytes ? (size_t)(end - off) : (size_t)bytes;
+        *crc = waste_integrity_crc(*crc, data, n);
+        data += n;
+        off += n;
+        bytes -= n;
+        if (off == end && *crc != f->crc[piece])
+            return waste_integrity_damaged(l->dir, WASTE_CODEBOOK_FILE, total, piece, "", l->err);
+        if (off == end)
+            *crc = 0;
+    }
+    return 0;
+}
+
 static int load_codebooks(struct load *l, bool (*tick)(void *), void *ctx)
 {
     const struct waste_expert_format *x = &l->model->expert;
     size_t stride = (size_t)waste_codebook_bytes(x), batch = 64;
     char path[4096];
     int rc = 0;
+    uint32_t crc = 0;
     uint8_t *books = malloc(batch * stride);
     snprintf(path, sizeof(path), "%s/" WASTE_CODEBOOK_FILE, l->dir);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -409,12 +453,14 @@ static int load_codebooks(struct load *l, bool (*tick)(void *), void *ctx)
         size_t in_batch = b % batch;
         if (in_batch == 0) {
             size_t count = x->codebooks - b < batch ? x->codebooks - b : batch;
-            ssize_t n = read_range(fd, books, count * stride, b * stride);
+            ssize_t n = waste_direct_pread(fd, books, count * stride, b * stride);
             if (n != (ssize_t)(count * stride))
                 rc = waste_error_set(l->err, n < 0 ? (int)n : -EINVAL,
                                      "%s: codebook %u and after: %s", path, b,
                                      n < 0 ? strerror((int)-n) : "file ends too early");
             else
+                rc = check_books(l, books, (uint64_t)n, b * stride, &crc);
+            if (rc == 0)
                 note_loaded(l->shm->control, (uint64_t)n);
             if (rc == 0 && !tick(ctx))
                 rc = -ECANCELED;
@@ -431,10 +477,9 @@ out:
 
 static void finish_load(struct load *l)
 {
-    if (l->direct_fd >= 0)
-        close(l->direct_fd);
-    if (l->buffered_fd >= 0)
-        close(l->buffered_fd);
+    waste_direct_close(&l->trunk);
+    waste_trunk_check_finish(&l->check);
+    waste_integrity_free(l->integrity);
     free(l->missing);
     free(l->huge);
     pthread_cond_destroy(&l->wake);
@@ -445,12 +490,8 @@ static void finish_load(struct load *l)
 static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
                      bool (*tick)(void *), void *ctx, struct waste_error *err)
 {
-    struct load l = {.shm = shm,
-                     .model = shm->model,
-                     .dir = dir,
-                     .err = err,
-                     .buffered_fd = -1,
-                     .direct_fd = -1};
+    struct load l = {
+        .shm = shm, .model = shm->model, .dir = dir, .err = err, .trunk = WASTE_DIRECT_NONE};
     /* acquire: pairs with the release in advance() of a reader before us */
     uint32_t done = atomic_load_explicit(&shm->control->trunk_tensors, memory_order_acquire);
     int rc = waste_segment_map(trunk_fd, WASTE_SEG_TRUNK, true, &l.map);
@@ -467,10 +508,17 @@ static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
     }
     if (done >= l.model->tensor_count)
         done = 0; /* no value of ours: start over */
-    rc = plan_pieces(&l, done);
+    if (shm->control->options.verify)
+        rc = waste_integrity_read(dir, &l.integrity, err);
     if (rc == 0)
-        rc = load_tensors(&l, tick, ctx);
+        rc = plan_pieces(&l, done);
+    if (rc == 0)
+        rc = open_trunk(&l);
+    if (rc == 0)
+        rc = run_loaders(&l, loader_main, tick, ctx);
     WASTE_POINT(TRUNK_TENSORS);
+    if (rc == 0)
+        rc = check_tensors(&l, tick, ctx);
     if (rc == 0)
         rc = load_codebooks(&l, tick, ctx);
     WASTE_POINT(TRUNK_CODEBOOKS);
