@@ -6,33 +6,10 @@
 
 #include "fetcher/convert_int.h"
 #include "fetcher/io.h"
+#include "fetcher/layers.h"
 #include "shm/model.h"
 
 enum { CONFIG_LIMIT = 16 << 20 };
-
-/* "A-B" or "A", of layers [0, layers). */
-static int parse_range(struct waste_conversion *v)
-{
-    const char *text = v->args->layer_range;
-    uint32_t layers = v->c.shape.layers;
-    char *end = NULL;
-    v->first = 0;
-    v->last = layers - 1;
-    if (!text)
-        return 0;
-    unsigned long a = strtoul(text, &end, 10), b = a;
-    bool ok = end != text && *text != '-' && (*end == '-' || !*end);
-    if (ok && *end == '-') {
-        const char *second = end + 1;
-        b = strtoul(second, &end, 10);
-        ok = end != second && *second != '-' && !*end;
-    }
-    if (!ok || a > b || b >= layers)
-        return waste_fetch_fail("--layers %s: A-B is wanted, from 0 to %u", text, layers - 1);
-    v->first = (uint32_t)a;
-    v->last = (uint32_t)b;
-    return 0;
-}
 
 static int load_shape(struct waste_conversion *v)
 {
@@ -55,7 +32,7 @@ static int load_shape(struct waste_conversion *v)
     s->trunk_bits = bits[a->trunk_bits ? a->trunk_bits - 1 : 1];
     s->prefix =
         waste_release_find(r, "language_model.model.embed_tokens.weight") ? "language_model." : "";
-    return parse_range(v);
+    return waste_layers_parse(a->layer_range, s->layers, &v->first, &v->last);
 }
 
 /* Releases that keep it beside the config only. */

@@ -6,6 +6,8 @@
 
 int waste_fetch_convert(const struct waste_fetch_args *args);
 int waste_fetch_synth(const struct waste_fetch_args *args);
+int waste_fetch_verify(const struct waste_fetch_args *args);
+int waste_fetch_seal(const struct waste_fetch_args *args);
 int waste_fetch_diskbench(const struct waste_fetch_args *args);
 
 #endif

@@ -9,6 +9,8 @@
 static int (*const commands[WASTE_FETCH_COMMAND_COUNT])(const struct waste_fetch_args *args) = {
     [WASTE_FETCH_CONVERT] = waste_fetch_convert,
     [WASTE_FETCH_SYNTH] = waste_fetch_synth,
+    [WASTE_FETCH_VERIFY] = waste_fetch_verify,
+    [WASTE_FETCH_SEAL] = waste_fetch_seal,
     [WASTE_FETCH_DISKBENCH] = waste_fetch_diskbench,
 };
 

@@ -14,6 +14,8 @@
 #define WASTE_FETCH_COMMANDS(X)                                                                    \
     X(CONVERT, "convert", "SRC OUT", 2, 2, "make a container of a release")                        \
     X(SYNTH, "synth", "OUT", 0, 1, "write a container or a release of any shape")                  \
+    X(VERIFY, "verify", "MODEL", 1, 1, "whether a container is whole, all damage named")           \
+    X(SEAL, "seal", "MODEL", 1, 1, "checksums for what has none: writes integrity.json")           \
     X(DISKBENCH, "diskbench", "DIR", 1, 1, "what a drive gives at the size of expert records")
 
 #define WASTE_X(id, name, positionals, least, most, summary) WASTE_FETCH_##id,
@@ -26,7 +28,7 @@ enum waste_reclaim { WASTE_RECLAIM_OFF, WASTE_RECLAIM_DRY, WASTE_RECLAIM_ON };
 struct waste_fetch_args {
     struct waste_line line;
 
-    bool json, quiet;
+    bool json, quiet, force;
     uint32_t threads; /* 0: not given */
 
     const char *shape; /* synth */
@@ -39,7 +41,7 @@ struct waste_fetch_args {
     uint32_t dtype;       /* 0: not given, else 1 + which of bf16, f16, f32, mxfp4 */
     uint64_t shard_bytes; /* 0: not given */
 
-    const char *layer_range; /* convert: NULL or "A-B" */
+    const char *layer_range; /* NULL or "A-B" */
     uint32_t effort;         /* 0 to 3 */
     uint32_t reclaim;        /* enum waste_reclaim */
     bool dry_run;

@@ -34,6 +34,8 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_CHOICE, FIELD(trunk_bits), 1, 0, BIT(SYNTH)},
     {"--layers", "N", "only the first N layers", WASTE_OPT_U32, FIELD(layers), 1, WASTE_MAX_LAYERS,
      BIT(SYNTH)},
+    {"--layers", "A-B", "only these layers' experts and what of the trunk lies with theirs",
+     WASTE_OPT_STRING, FIELD(layer_range), 0, 0, BIT(VERIFY)},
     {"--checkpoint", NULL, "a release: shards with their index, config.json, tokenizer files",
      WASTE_OPT_FLAG, FIELD(checkpoint), 0, 0, BIT(SYNTH)},
     {"--dtype", "bf16|f16|f32|mxfp4",
@@ -43,7 +45,7 @@ static const struct waste_option option_table[] = {
     {"--shard-size", "SIZE", "bytes of a release's shard, at most; default 5000000000",
      WASTE_OPT_SIZE, FIELD(shard_bytes), 4096, 0x1p50, BIT(SYNTH)},
     {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1, WASTE_JOBS_THREADS,
-     BIT(SYNTH) | BIT(CONVERT)},
+     BIT(SYNTH) | BIT(CONVERT) | BIT(VERIFY) | BIT(SEAL)},
     {"--model", "DIR",
      "a container: its record size, and the drive in tokens a second; default: DIR, if it is one",
      WASTE_OPT_STRING, FIELD(model), 0, 0, BIT(DISKBENCH)},
@@ -52,10 +54,13 @@ static const struct waste_option option_table[] = {
     {"--seconds", "F", "how long each depth is measured; default 0.5", WASTE_OPT_FLOAT,
      FIELD(seconds), 0.001, 3600, BIT(DISKBENCH)},
     {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
-     BIT(DISKBENCH) | BIT(CONVERT)},
+     BIT(CONVERT) | BIT(VERIFY) | BIT(DISKBENCH)},
+    {"--force", NULL, "replace an integrity.json that says something else", WASTE_OPT_FLAG,
+     FIELD(force), 0, 0, BIT(SEAL)},
     {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
-     BIT(SYNTH) | BIT(CONVERT)},
-    {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0, BIT(SYNTH) | BIT(CONVERT)},
+     BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
+    {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
+     BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
@@ -91,6 +96,21 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
          "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
          "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"
          "  waste-fetch synth --checkpoint --shape tiny-k3 --dtype bf16 release\n"},
+    [WASTE_FETCH_VERIFY] =
+        {"Looks at all of MODEL with all cores, past the page cache: the sizes of its files, "
+         "header,\n"
+         "crc32, scales and padding of every expert record, every number of the trunk and the\n"
+         "codebooks, every piece that integrity.json has a checksum of. Each damage is a line "
+         "with\n"
+         "file, layer, expert and offset. Exit code 0: whole; 1: damaged.\n",
+         "  waste-fetch verify models/demo.waste\n"
+         "  waste-fetch verify --json models/demo.waste\n"},
+    [WASTE_FETCH_SEAL] = {"Writes MODEL/integrity.json: the size of every file and checksums of "
+                          "all that has none of\n"
+                          "its own, so that waste-run and verify notice when a byte changes. A "
+                          "damaged container is\n"
+                          "refused.\n",
+                          "  waste-fetch seal models/demo.waste\n"},
     [WASTE_FETCH_DISKBENCH] =
         {"Reads the files of DIR past the page cache (O_DIRECT) at random places, 1 to 32 reads\n"
          "at once. If there are none large enough, it makes one of up to 1 GiB and removes it.\n",

@@ -180,9 +180,10 @@ static int parse_json(struct waste_parse *p, const char *data, size_t bytes)
     return waste_json_string_opt(&top, "tensor_prefix", 64, &p->prefix);
 }
 
-int waste_container_open(const char *dir, struct waste_model **out, struct waste_error *err)
+static int open_container(const char *dir, bool index_only, struct waste_model **out,
+                          struct waste_error *err)
 {
-    struct waste_parse p = {.dir = dir, .dir_fd = -1, .err = err};
+    struct waste_parse p = {.dir = dir, .dir_fd = -1, .err = err, .index_only = index_only};
     struct waste_model *model = NULL;
     char *data = NULL;
     size_t bytes = 0;
@@ -213,6 +214,16 @@ out:
         close(p.dir_fd);
     free(data);
     return rc;
+}
+
+int waste_container_open(const char *dir, struct waste_model **out, struct waste_error *err)
+{
+    return open_container(dir, false, out, err);
+}
+
+int waste_container_open_index(const char *dir, struct waste_model **out, struct waste_error *err)
+{
+    return open_container(dir, true, out, err);
 }
 
 static int recheck_size(const struct waste_parse *p, const char *name, uint64_t min, uint64_t max)

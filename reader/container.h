@@ -35,6 +35,13 @@ int waste_error_set(struct waste_error *err, int code, const char *format, ...)
 int waste_container_open(const char *dir, struct waste_model **out, struct waste_error *err);
 
 /*
+ * The same by the manifest alone: the other files may be missing or of any size, and
+ * expert.codebooks is only an upper bound. For who names what is wrong with each file
+ * (waste-fetch verify); not for running.
+ */
+int waste_container_open_index(const char *dir, struct waste_model **out, struct waste_error *err);
+
+/*
  * A process that comes later (a restarted reader) checks that DIR still holds what the model was
  * made from: the manifest's bytes and the sizes of all files. 0, -ESTALE, or -errno; err is set.
  */
@@ -52,6 +59,11 @@ void waste_container_tensor_name(const struct waste_model *model, uint32_t id, c
  */
 uint32_t waste_record_check_header(const struct waste_model *model, uint32_t layer, uint32_t expert,
                                    const void *record);
+
+/* The name of the first header field that is wrong, with what it is and must be; NULL: none is. */
+const char *waste_record_wrong_field(const struct waste_model *model, uint32_t layer,
+                                     uint32_t expert, const void *record, uint32_t *value,
+                                     uint32_t *want);
 
 /* crc32 over [48, crc_end) equals the header's. record is record_bytes long. WASTE_SLOT_OK or
  * WASTE_SLOT_BAD_CRC. */

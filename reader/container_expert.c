@@ -138,6 +138,10 @@ int waste_codebook_check_header(const struct waste_expert_format *x, const uint8
 static int check_codebooks(struct waste_parse *p)
 {
     uint64_t bytes, stride = waste_codebook_bytes(&p->expert);
+    if (p->index_only) {
+        p->expert.codebooks = CODEBOOK_LIMIT;
+        return 0;
+    }
     int rc = waste_parse_file_bytes(p, WASTE_CODEBOOK_FILE, &bytes);
     if (rc < 0)
         return rc;
@@ -181,7 +185,7 @@ static int parse_bank(struct waste_parse *p, const struct waste_json_at *at,
 {
     const struct waste_expert_format *x = &p->expert;
     const char *file = "";
-    uint64_t experts, bytes, base, on_disk;
+    uint64_t experts, bytes, base, on_disk = 0;
     uint64_t want = (uint64_t)p->config.experts * x->record_bytes;
     if (!waste_json_get(at, "file"))
         return waste_json_missing(at, "file");
@@ -206,10 +210,10 @@ static int parse_bank(struct waste_parse *p, const struct waste_json_at *at,
                                               "must end within the %u of " WASTE_CODEBOOK_FILE,
                                at->path, (unsigned long long)base, MATRICES * x->stages,
                                x->codebooks);
-    rc = waste_parse_file_bytes(p, file, &on_disk);
+    rc = p->index_only ? 0 : waste_parse_file_bytes(p, file, &on_disk);
     if (rc < 0)
         return rc;
-    if (on_disk != bytes)
+    if (!p->index_only && on_disk != bytes)
         return waste_error_set(p->err, -EINVAL,
                                "%s: size is %llu, must be %llu (" WASTE_MANIFEST " %s.bytes)", file,
                                (unsigned long long)on_disk, (unsigned long long)bytes, at->path);
@@ -255,22 +259,62 @@ int waste_parse_experts(struct waste_parse *p)
     return rc < 0 ? rc : parse_banks(p);
 }
 
+struct header_field {
+    const char *name;
+    uint32_t value, want;
+};
+enum { HEADER_FIELDS = 15 };
+
+static void header_fields(const struct waste_model *model, uint32_t layer, uint32_t expert,
+                          const uint8_t *h, struct header_field out[HEADER_FIELDS])
+{
+    const struct waste_expert_format *x = &model->expert;
+    /* flags, low rank and the reserved words mean an encoding we do not know when they are set */
+    const struct header_field fields[HEADER_FIELDS] = {
+        {"magic", get32(h), WASTE_RECORD_MAGIC},
+        {"layer", get16(h + 4), layer},
+        {"expert", get16(h + 6), expert},
+        {"fmt", h[8], x->fmt},
+        {"flags", h[9], 0},
+        {"codebook", get16(h + 10), waste_model_layer(model, layer)->bank.codebook_base},
+        {"lowrank", get16(h + 12), 0},
+        {"reserved word at 14", get16(h + 14), 0},
+        {"blocks", get32(h + 16), x->record_bytes / PAGE},
+        {"gate_off", get32(h + 20), x->gate_off},
+        {"up_off", get32(h + 24), x->up_off},
+        {"down_off", get32(h + 28), x->down_off},
+        {"scale_off", get32(h + 32), x->scale_off},
+        {"reserved word at 40", get32(h + 40), 0},
+        {"reserved word at 44", get32(h + 44), 0},
+    };
+    memcpy(out, fields, sizeof(fields));
+}
+
+/* The parser has seen to it that the bank's codebooks lie inside the file. */
 uint32_t waste_record_check_header(const struct waste_model *model, uint32_t layer, uint32_t expert,
                                    const void *record)
 {
-    const struct waste_expert_format *x = &model->expert;
-    const struct waste_bank *bank = &waste_model_layer(model, layer)->bank;
-    const uint8_t *h = record;
-    /* flags, low rank and the reserved words mean an encoding we do not know when they are set */
-    const bool good = get32(h) == WASTE_RECORD_MAGIC && get16(h + 4) == layer &&
-                      get16(h + 6) == expert && h[8] == x->fmt && h[9] == 0 &&
-                      get16(h + 10) == bank->codebook_base &&
-                      get16(h + 10) + MATRICES * x->stages <= x->codebooks && get16(h + 12) == 0 &&
-                      get16(h + 14) == 0 && get32(h + 16) == x->record_bytes / PAGE &&
-                      get32(h + 20) == x->gate_off && get32(h + 24) == x->up_off &&
-                      get32(h + 28) == x->down_off && get32(h + 32) == x->scale_off &&
-                      get32(h + 40) == 0 && get32(h + 44) == 0;
+    struct header_field field[HEADER_FIELDS];
+    bool good = true;
+    header_fields(model, layer, expert, record, field);
+    for (size_t i = 0; i < HEADER_FIELDS; i++)
+        good &= field[i].value == field[i].want;
     return good ? WASTE_SLOT_OK : WASTE_SLOT_BAD_HEADER;
+}
+
+const char *waste_record_wrong_field(const struct waste_model *model, uint32_t layer,
+                                     uint32_t expert, const void *record, uint32_t *value,
+                                     uint32_t *want)
+{
+    struct header_field field[HEADER_FIELDS];
+    header_fields(model, layer, expert, record, field);
+    for (size_t i = 0; i < HEADER_FIELDS; i++)
+        if (field[i].value != field[i].want) {
+            *value = field[i].value;
+            *want = field[i].want;
+            return field[i].name;
+        }
+    return NULL;
 }
 
 uint32_t waste_record_check_crc(const struct waste_model *model, const void *record)

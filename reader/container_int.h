@@ -29,6 +29,7 @@ struct waste_parse {
     const char *dir;
     int dir_fd;
     struct waste_error *err;
+    bool index_only; /* the manifest alone: no file's size is looked at */
     json_t *root;
     const char *prefix; /* tensor_prefix, inside root */
     bool tied;          /* lm_head may be the embedding */

@@ -550,7 +550,10 @@ int waste_parse_trunk(struct waste_parse *p, struct waste_model **out)
 {
     struct plan plan = {.p = p, .tensors = 1, .end = ALIGN};
     struct waste_model *m = NULL;
-    int rc = waste_parse_file_bytes(p, WASTE_TRUNK_FILE, &p->trunk_file_bytes);
+    int rc = 0;
+    p->trunk_file_bytes = SEGMENT_LIMIT; /* no product of shapes overflows */
+    if (!p->index_only)
+        rc = waste_parse_file_bytes(p, WASTE_TRUNK_FILE, &p->trunk_file_bytes);
     if (rc < 0 || (rc = parse_index(&plan)) < 0)
         goto out;
     fill_dims(&plan);

@@ -1,0 +1,59 @@
+/* waste-fetch verify: what is wrong with a container, all of it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fetcher/fetch.h"
+#include "fetcher/inspect.h"
+#include "fetcher/io.h"
+
+static void print_text(const struct waste_inspection *i)
+{
+    const struct waste_expert_format *x = i->model ? &i->model->expert : NULL;
+    double gib = (double)i->bytes / 0x1p30;
+    json_t *name;
+    size_t n;
+    json_array_foreach(i->extra, n, name)
+        printf("%s: %s is no part of the container\n", i->dir, json_string_value(name));
+    if (!i->integrity)
+        printf("%s: not sealed: the bytes of trunk.bin and codebooks.bin have no checksums "
+               "(waste-fetch seal)\n",
+               i->dir);
+    printf("%s: ", i->dir);
+    if (i->damages.count)
+        printf("damaged in %u place%s", i->damages.count, i->damages.count == 1 ? "" : "s");
+    else
+        printf("whole");
+    printf("; %llu records of %u bytes, %.2f GiB in %.1f s, %.0f MiB/s\n",
+           (unsigned long long)i->records, x ? x->record_bytes : 0, gib, i->seconds,
+           gib * 1024 / (i->seconds > 0 ? i->seconds : 1e-9));
+}
+
+static void print_json(struct waste_inspection *i)
+{
+    json_t *j =
+        json_pack("{s:s, s:b, s:b, s:I, s:I, s:f, s:o, s:O}", "model", i->dir, "whole",
+                  i->damages.count == 0, "sealed", i->integrity != NULL, "records",
+                  (json_int_t)i->records, "bytes", (json_int_t)i->bytes, "seconds", i->seconds,
+                  "damages", waste_damages_json(&i->damages), "extra", i->extra);
+    char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
+    if (text)
+        puts(text);
+    free(text);
+    json_decref(j);
+}
+
+int waste_fetch_verify(const struct waste_fetch_args *args)
+{
+    struct waste_inspection i = {.dir = args->line.positional[0],
+                                 .layer_range = args->layer_range,
+                                 .threads = args->threads,
+                                 .quiet = args->quiet || args->json};
+    int code = waste_inspect(&i) ? 2 : i.damages.count ? 1 : 0;
+    if (code < 2 && args->json)
+        print_json(&i);
+    else if (code < 2 && !args->quiet)
+        print_text(&i);
+    waste_inspection_finish(&i);
+    return code;
+}
