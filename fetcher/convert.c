@@ -12,6 +12,7 @@
 #include "fetcher/io.h"
 #include "fetcher/jobs.h"
 #include "fetcher/outdir.h"
+#include "fetcher/seal.h"
 #include "reader/container.h"
 #include "shm/model.h"
 
@@ -86,14 +87,15 @@ static int convert_unit(struct waste_conversion *v, uint32_t unit)
     return waste_ledger_publish(&v->ledger) ? -1 : waste_conversion_release(v);
 }
 
-/* The manifest of the whole container, after all it speaks of. */
+/* The manifest of the whole container, after all it speaks of and the checksums. */
 static int finish(struct waste_conversion *v)
 {
     struct waste_convert *c = &v->c;
     struct waste_model *model = NULL;
     struct waste_error err;
     char *text = waste_plan_manifest(&c->plan, &c->shape, NULL);
-    int rc = text ? 0 : waste_fetch_fail("out of memory");
+    int rc = text ? waste_seal_write(c->path, text, v->args->threads, true)
+                  : waste_fetch_fail("out of memory");
     if (rc == 0)
         rc = waste_io_write_file(c->dir, "manifest.json", text, strlen(text));
     free(text);
