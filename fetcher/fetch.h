@@ -4,6 +4,7 @@
 
 #include "fetcher/options.h"
 
+int waste_fetch_get(const struct waste_fetch_args *args);
 int waste_fetch_convert(const struct waste_fetch_args *args);
 int waste_fetch_synth(const struct waste_fetch_args *args);
 int waste_fetch_verify(const struct waste_fetch_args *args);

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int waste_fetch_fail(const char *format, ...)
@@ -37,7 +39,7 @@ int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off)
     return 0;
 }
 
-int waste_io_write_file(int dir, const char *name, const void *data, size_t n)
+int waste_io_replace_file(int dir, const char *name, const void *data, size_t n)
 {
     char temp[160];
     snprintf(temp, sizeof(temp), "%s.tmp", name);
@@ -49,7 +51,50 @@ int waste_io_write_file(int dir, const char *name, const void *data, size_t n)
         e = -errno;
     if (!e && (renameat(dir, temp, dir, name) || fsync(dir)))
         e = -errno;
-    if (e)
-        return waste_fetch_fail("cannot write %s: %s", name, strerror(-e));
+    return e;
+}
+
+int waste_io_write_file(int dir, const char *name, const void *data, size_t n)
+{
+    int e = waste_io_replace_file(dir, name, data, n);
+    return e ? waste_fetch_fail("cannot write %s: %s", name, strerror(-e)) : 0;
+}
+
+static int read_whole(int fd, size_t n, char *text)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, text + done, n - done, (off_t)done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? -errno : -EIO; /* it became shorter */
+        done += (size_t)got;
+    }
+    text[n] = 0;
+    return 0;
+}
+
+int waste_io_read_file(int dir, const char *name, size_t most, char **out, size_t *bytes)
+{
+    struct stat st;
+    char *text = NULL;
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int e = fd < 0 || fstat(fd, &st) ? -errno : 0;
+    if (!e && !S_ISREG(st.st_mode))
+        e = -EINVAL;
+    if (!e && (uint64_t)st.st_size > most)
+        e = -EFBIG;
+    if (!e && !(text = malloc((size_t)st.st_size + 1)))
+        e = -ENOMEM;
+    if (!e)
+        e = read_whole(fd, (size_t)st.st_size, text);
+    if (fd >= 0)
+        close(fd);
+    if (e) {
+        free(text);
+        return e;
+    }
+    *out = text;
+    *bytes = (size_t)st.st_size;
     return 0;
 }

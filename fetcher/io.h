@@ -15,4 +15,11 @@ int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off);
  * -1 if that fails. */
 int waste_io_write_file(int dir, const char *name, const void *data, size_t n);
 
+/* The same without a word: 0 or -errno. */
+int waste_io_replace_file(int dir, const char *name, const void *data, size_t n);
+
+/* dir/name whole, with a NUL behind it, malloc'd. 0, -EFBIG (more than `most` bytes), -EINVAL (no
+ * regular file) or -errno. */
+int waste_io_read_file(int dir, const char *name, size_t most, char **out, size_t *bytes);
+
 #endif

@@ -12,6 +12,7 @@
 
 /* Commands: X(ID, name, positional arguments, least, most, summary). */
 #define WASTE_FETCH_COMMANDS(X)                                                                    \
+    X(GET, "get", "SRC DEST", 2, 2, "fetch a checkpoint from a hub or a URL")                      \
     X(CONVERT, "convert", "SRC OUT", 2, 2, "make a container of a release")                        \
     X(SYNTH, "synth", "OUT", 0, 1, "write a container or a release of any shape")                  \
     X(VERIFY, "verify", "MODEL", 1, 1, "whether a container is whole, all damage named")           \
@@ -28,8 +29,14 @@ enum waste_reclaim { WASTE_RECLAIM_OFF, WASTE_RECLAIM_DRY, WASTE_RECLAIM_ON };
 struct waste_fetch_args {
     struct waste_line line;
 
-    bool json, quiet, force;
+    bool json, quiet, dry_run, force;
     uint32_t threads; /* 0: not given */
+
+    const char *revision; /* get; NULL: not given */
+    struct waste_strings include, exclude;
+    uint32_t jobs, retries, stall_seconds;
+    double retry_wait;
+    bool check;
 
     const char *shape; /* synth */
     bool list;
@@ -44,7 +51,6 @@ struct waste_fetch_args {
     const char *layer_range; /* NULL or "A-B" */
     uint32_t effort;         /* 0 to 3 */
     uint32_t reclaim;        /* enum waste_reclaim */
-    bool dry_run;
 
     const char *model;   /* diskbench */
     uint64_t read_bytes; /* 0: not given */

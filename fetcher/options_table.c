@@ -9,6 +9,23 @@
 #define FIELD(name) offsetof(struct waste_fetch_args, name)
 
 static const struct waste_option option_table[] = {
+    {"--revision", "NAME", "branch, tag or commit of a hub; default: as recorded, at first main",
+     WASTE_OPT_STRING, FIELD(revision), 0, 0, BIT(GET)},
+    {"--include", "GLOB", "only files that match; may be given again", WASTE_OPT_STRINGS,
+     FIELD(include), 0, 0, BIT(GET)},
+    {"--exclude", "GLOB", "no files that match; may be given again", WASTE_OPT_STRINGS,
+     FIELD(exclude), 0, 0, BIT(GET)},
+    {"--jobs", "N", "files at once; default 8", WASTE_OPT_U32, FIELD(jobs), 1, 64, BIT(GET)},
+    {"--retries", "N", "failures in a row that a file may have; default 8", WASTE_OPT_U32,
+     FIELD(retries), 0, 1000, BIT(GET)},
+    {"--retry-wait", "F", "seconds before the second attempt, doubling up to 60; default 1",
+     WASTE_OPT_FLOAT, FIELD(retry_wait), 0, 60, BIT(GET)},
+    {"--stall", "N", "seconds below 1 KiB/s after which a connection is given up; default 30",
+     WASTE_OPT_U32, FIELD(stall_seconds), 1, 3600, BIT(GET)},
+    {"--dry-run", NULL, "what would be fetched, and nothing else", WASTE_OPT_FLAG, FIELD(dry_run),
+     0, 0, BIT(GET)},
+    {"--check", NULL, "read what is there and compare, fetch nothing", WASTE_OPT_FLAG, FIELD(check),
+     0, 0, BIT(GET)},
     {"--experts", "vq3r|vq2r|vq4p", "format of the experts: 3, 2 or 3 bits a weight; default vq3r",
      WASTE_OPT_CHOICE, FIELD(expert_fmt), 1, 0, BIT(CONVERT)},
     {"--effort", "0|1|2|3", "what is spent on the experts' codes; default 1", WASTE_OPT_CHOICE,
@@ -54,13 +71,13 @@ static const struct waste_option option_table[] = {
     {"--seconds", "F", "how long each depth is measured; default 0.5", WASTE_OPT_FLOAT,
      FIELD(seconds), 0.001, 3600, BIT(DISKBENCH)},
     {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
-     BIT(CONVERT) | BIT(VERIFY) | BIT(DISKBENCH)},
+     BIT(GET) | BIT(CONVERT) | BIT(VERIFY) | BIT(DISKBENCH)},
     {"--force", NULL, "replace an integrity.json that says something else", WASTE_OPT_FLAG,
      FIELD(force), 0, 0, BIT(SEAL)},
     {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
-     BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
+     BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
     {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
-     BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
+     BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
@@ -76,6 +93,22 @@ static const struct waste_command_info command_table[WASTE_FETCH_COMMAND_COUNT] 
 };
 
 static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] = {
+    [WASTE_FETCH_GET] =
+        {"SRC is OWNER/NAME on a hub, or the URL of a directory. Of a hub, its listing says what\n"
+         "there is, and the commit is recorded: later runs stay at it. Beside a URL, SHA256SUMS "
+         "is\n"
+         "the listing if there is one; else the shards are those of the index, and small files "
+         "are\n"
+         "asked for by their usual names. Shards and small files are fetched, hidden files and\n"
+         "weights in other formats are not, unless --include names them.\n"
+         "The same command goes on after anything that ended it. Sizes and sums are checked "
+         "before\n"
+         "a file counts as done; a file that is done costs no request. --check reads everything\n"
+         "again; it needs no network once a run has begun.\n",
+         "  waste-fetch get moonshotai/Kimi-Linear-48B-A3B-Instruct kimi-linear\n"
+         "  waste-fetch get moonshotai/Kimi-K3 k3 --jobs 16 --dry-run\n"
+         "  waste-fetch get https://example.org/models/some/ some --exclude '*.md'\n"
+         "  waste-fetch get moonshotai/Kimi-K3 k3 --check\n"},
     [WASTE_FETCH_CONVERT] =
         {"Makes a container in the new directory OUT of a release in the directory SRC: shards in\n"
          "safetensors (bf16, f16, f32, MXFP4 pairs), config.json, tokenizer files. It goes layer "
@@ -120,7 +153,13 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
 
 int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv)
 {
-    *args = (struct waste_fetch_args){.seed = 1, .seconds = 0.5, .effort = 1};
+    *args = (struct waste_fetch_args){.seed = 1,
+                                      .seconds = 0.5,
+                                      .effort = 1,
+                                      .jobs = 8,
+                                      .retries = 8,
+                                      .retry_wait = 1,
+                                      .stall_seconds = 30};
     return waste_line_parse(&waste_fetch_program, args, argc, argv, stderr);
 }
 
@@ -128,10 +167,21 @@ const struct waste_program waste_fetch_program = {
     .name = "waste-fetch",
     .summary = "makes the containers that waste-run runs",
     .synopsis = "COMMAND [arguments] [options]\n",
-    .notes = "'waste-fetch COMMAND --help' shows one command with its options and examples;\n"
+    .notes = "HF_TOKEN is the token for the hub, HF_ENDPOINT another hub.\n"
+             "'waste-fetch COMMAND --help' shows one command with its options and examples;\n"
              "'waste-fetch --version' the version.\n"
              "exit codes: 0 done, 1 failed, 2 usage\n",
-    .man_notes = ".SH EXIT STATUS\n"
+    .man_notes = ".SH ENVIRONMENT\n"
+                 ".TP\n.B HF_ENDPOINT\nthe hub that OWNER/NAME is on\n"
+                 ".TP\n.B HF_TOKEN\nthe token for it; sent to that hub alone, over https or to "
+                 "this machine\n"
+                 ".TP\n.B http_proxy, https_proxy, no_proxy\nproxies, as curl has them\n"
+                 ".TP\n.B SSL_CERT_FILE, SSL_CERT_DIR\ncertificates to trust, in place of the "
+                 "system's\n"
+                 ".SH FILES\n"
+                 ".TP\n.I DEST/.waste\\-fetch.json\nwhat get knows of a directory\n"
+                 ".TP\n.I DEST/*.part\nfiles that are not whole yet\n"
+                 ".SH EXIT STATUS\n"
                  "0 done, 1 failed, 2 usage.\n",
     .options = option_table,
     .option_count = sizeof(option_table) / sizeof(option_table[0]),

@@ -29,7 +29,8 @@ void waste_progress_show(struct waste_progress *p)
         return;
     p->shown_ns = now;
     double done = (double)atomic_load_explicit(&p->done, memory_order_relaxed);
-    double seconds = (double)(now - p->start_ns) * 1e-9, rate = done / seconds;
+    double seconds = (double)(now - p->start_ns) * 1e-9;
+    double rate = (done - (double)p->begun) / seconds;
     double left = rate > 0 ? ((double)p->total_bytes - done) / rate : 0;
     fprintf(stderr, "%s%s: %.2f of %.2f GiB, %.0f MiB/s, %.0f s left%s", p->tty ? "\r" : "",
             p->what, done / 0x1p30, (double)p->total_bytes / 0x1p30, rate / 0x1p20, left,

@@ -10,6 +10,7 @@ struct waste_progress {
     const char *what; /* "synth" */
     uint64_t total_bytes;
     _Atomic uint64_t done; /* bytes; any worker adds, relaxed: only shown */
+    uint64_t begun;        /* bytes that were there at the start: not part of the rate */
     uint64_t start_ns, shown_ns;
     bool tty, quiet, open; /* open: a line without its newline stands there */
 };
