@@ -239,6 +239,14 @@ void waste_machine_rss(int32_t pid, struct waste_machine_rss *out)
     read_field(path, "Pss:", 1024, &out->pss);
 }
 
+uint64_t waste_machine_oom_kills(void)
+{
+    uint64_t kills = 0;
+
+    read_field("/proc/vmstat", "oom_kill ", 1, &kills);
+    return kills;
+}
+
 void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT])
 {
     static const char prefix[] = "/memfd:waste-";

@@ -13,6 +13,7 @@ void waste_args_defaults(struct waste_args *args)
         .lookahead = WASTE_LOOKAHEAD_DEFAULT,
         .hang_seconds = 10,
         .session_every = WASTE_SESSION_EVERY_DEFAULT,
+        .interval = 1,
         .top = 10,
         .tokens = 32,
     };

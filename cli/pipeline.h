@@ -16,7 +16,7 @@
 struct waste_pipeline {
     const char *model_dir;
     const char *usage_dir, *usage_name; /* where the reader keeps what it learns; NULL: nowhere */
-    const struct waste_model *model; /* our copy, not the shared one */
+    const struct waste_model *model;    /* our copy, not the shared one */
     struct waste_plan plan;
     struct waste_options options;
     int fd[WASTE_SEG_COUNT];

@@ -43,8 +43,8 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err);
 
 /*
- * Of a plan that was made: the slots that another budget pays for, at most room_slots, and the total
- * it comes to. 0, or -EINVAL with one line in err when it is under the floor.
+ * Of a plan that was made: the slots that another budget pays for, at most room_slots, and the
+ * total it comes to. 0, or -EINVAL with one line in err when it is under the floor.
  */
 int waste_plan_slots(const struct waste_plan *p, const struct waste_model *model,
                      uint64_t budget_bytes, uint32_t *slots, uint64_t *total_bytes,
