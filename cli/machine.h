@@ -37,6 +37,9 @@ struct waste_machine_rss {
 };
 void waste_machine_rss(int32_t pid, struct waste_machine_rss *out);
 
+/* CPU time of all its threads so far; 0 if it cannot be seen. */
+double waste_machine_cpu_seconds(int32_t pid);
+
 /* Memory that a waste-run's segments really take, by enum waste_segment_id; zero if it cannot be
  * seen. */
 void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT]);

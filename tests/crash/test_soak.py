@@ -93,7 +93,8 @@ class Soak(crash.Test):
             self.ok(waste.waste_run("budget", size, "--pid", chat.pid))
 
     def views(self, chat):
-        for args in self.random.sample((["stats", "--json"], ["stats"], ["log"], ["ps"]), 3):
+        for args in self.random.sample((["stats", "--json"], ["stats", "--prometheus"], ["stats"], ["log"], ["ps"],
+                                        ["top", "--once", "--interval", "0.1"]), 3):
             self.ok(waste.waste_run(*args, "--pid", chat.pid))
 
     DISTURBANCES = (nothing, kills, kills, hangs, restarts, budget, views)
