@@ -3,18 +3,16 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
+#include "cli/background.h"
 #include "cli/state.h"
 #include "cli/supervisor_int.h"
 
 #define LOOK_NS (WASTE_SECOND_NS / 10)
-enum { NICE = 10, BUFFER_BYTES = 3 << 20 /* of zstd and the file */ };
+enum { BUFFER_BYTES = 3 << 20 /* of zstd and the file */ };
 
 /* What the client's thread has said. */
 struct said {
@@ -179,7 +177,7 @@ static void *run(void *arg)
     struct waste_autosave *a = arg;
     struct waste_bell *bell = &a->p->shm.control->client_bell;
 
-    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE); /* this thread's alone */
+    waste_background_nice();
     for (;;) {
         uint32_t seq = waste_bell_seq(bell);
         bool done = look(a, false);
@@ -199,17 +197,6 @@ static void *run(void *arg)
 uint64_t waste_autosave_bytes(const struct waste_model *model)
 {
     return waste_session_bank_bytes(model) + BUFFER_BYTES;
-}
-
-static int create_thread(struct waste_autosave *a)
-{
-    sigset_t all, old;
-
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&a->thread, NULL, run, a);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return -rc;
 }
 
 static void destroy(struct waste_autosave *a)
@@ -242,7 +229,7 @@ int waste_autosave_start(struct waste_pipeline *p, struct waste_supervisor *supe
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->quiet, NULL);
     a->bank = malloc(a->shape.bank_bytes + 1);
-    ret = a->bank != NULL ? create_thread(a) : -ENOMEM;
+    ret = a->bank != NULL ? waste_background_start(&a->thread, run, a) : -ENOMEM;
     if (ret < 0) {
         destroy(a);
         return waste_error_set(err, ret, "cannot save %s in the background: %s", path,

@@ -103,6 +103,7 @@ static void conclude(struct waste_chat *c, const struct waste_ids *reply, json_t
         c->talk.stale = true;
     } else if (waste_talk_answered(&c->talk, reply, message) == 0) {
         show_end(c, message);
+        waste_reuse_keep(&c->e, false);
     }
     if (c->outcome.status != WASTE_REPLY_CANCELLED || !waste_signals_terminated())
         waste_durable_rest(&c->durable, &c->e, &c->talk, c->outcome.status);
@@ -111,7 +112,8 @@ static void conclude(struct waste_chat *c, const struct waste_ids *reply, json_t
 /* One request for the reply to what the messages end with; `asked` is in the log, or `turn` is what
  * to append. */
 static int request(struct waste_chat *c, const struct waste_ids *turn,
-                   const struct waste_asked *asked, const struct waste_ids *before)
+                   const struct waste_marks *marks, const struct waste_asked *asked,
+                   const struct waste_ids *before)
 {
     struct waste_sampling sampling = asked->how;
     struct waste_output output;
@@ -131,7 +133,7 @@ static int request(struct waste_chat *c, const struct waste_ids *turn,
         .on_token = waste_output_token,
         .arg = &output,
     };
-    bool failed = waste_client_request(&c->e.client, &spec, &c->outcome, &err) != 0;
+    bool failed = waste_reuse_request(&c->e, &spec, marks, &c->outcome, &err) != 0;
     waste_output_end(&output);
     message = waste_assembly_json(&output.message);
     conclude(c, &output.ids, message, failed ? &err : NULL);
@@ -148,6 +150,7 @@ static int request(struct waste_chat *c, const struct waste_ids *turn,
 static int answer(struct waste_chat *c, bool fresh)
 {
     struct waste_ids turn = {0};
+    struct waste_marks marks;
     struct waste_error err;
     uint32_t ctx = c->e.pipeline.options.ctx;
     bool anew = waste_talk_is_anew(&c->talk);
@@ -155,7 +158,7 @@ static int answer(struct waste_chat *c, bool fresh)
 
     if (anew)
         waste_client_reset(&c->e.client);
-    int ret = waste_talk_encode(&c->talk, &c->e, &turn, &err);
+    int ret = waste_talk_encode(&c->talk, &c->e, &turn, &marks, &err);
     if (ret == 0 && turn.count + c->talk.ids.count >= ctx)
         ret = waste_error_set(&err, -ENOSPC, "%zu more tokens do not fit the context of %u: /reset",
                               turn.count, ctx);
@@ -164,9 +167,10 @@ static int answer(struct waste_chat *c, bool fresh)
             .turn = (uint32_t)c->talk.ids.count,
             .from = (uint32_t)(c->talk.ids.count + turn.count),
             .n = c->args.n,
+            .marks = marks,
         };
         waste_engine_sampling(&c->e, &asked.how);
-        rc = waste_talk_asked(&c->talk, &turn) == 0 ? request(c, &turn, &asked, &turn)
+        rc = waste_talk_asked(&c->talk, &turn) == 0 ? request(c, &turn, &marks, &asked, &turn)
                                                     : waste_fail(1, "out of memory");
     } else {
         waste_chat_tell(c, "error", "%s", err.text);
@@ -219,7 +223,7 @@ int waste_chat_system(struct waste_chat *c, const char *text)
     return ret;
 }
 
-int waste_chat_save(const struct waste_chat *c, const char *path, struct waste_error *err)
+int waste_chat_save(struct waste_chat *c, const char *path, struct waste_error *err)
 {
     json_t *root = waste_talk_json(&c->talk, waste_engine_thinks(&c->e));
     char beside[4096];
@@ -240,7 +244,11 @@ int waste_chat_save(const struct waste_chat *c, const char *path, struct waste_e
     if (ret < 0 && f != NULL)
         unlink(beside);
     json_decref(root);
-    return ret < 0 ? waste_error_set(err, ret, "cannot write %s: %s", path, strerror(-ret)) : 0;
+    if (ret < 0)
+        return waste_error_set(err, ret, "cannot write %s: %s", path, strerror(-ret));
+    if (!waste_talk_is_anew(&c->talk)) /* for who loads it */
+        waste_reuse_keep(&c->e, true);
+    return 0;
 }
 
 int waste_chat_load(struct waste_chat *c, const char *path, struct waste_error *err)
@@ -266,24 +274,27 @@ int waste_chat_load(struct waste_chat *c, const char *path, struct waste_error *
 
 /* ---- the start ---- */
 
-/* What a --session has, and the rest of a reply that was cut off. */
-static int resume(struct waste_chat *c)
+/* What a --session has, and the rest of a reply that was cut off: `turn` is what of its prompt is
+ * not consumed. */
+static int resume(struct waste_chat *c, const struct waste_ids *turn,
+                  const struct waste_marks *marks)
 {
-    const struct waste_asked asked = c->durable.asked;
-    const struct waste_ids nothing = {0};
+    struct waste_asked asked = c->durable.asked;
     size_t messages = json_array_size(c->talk.messages);
 
-    if (messages > 0)
+    if (c->durable.used && messages > 0)
         waste_chat_tell(c, "note", "%s: going on after %zu messages, %zu tokens",
                         c->e.args->session_path, messages, c->talk.ids.count);
     if (!asked.exists || !asked.open)
         return 0;
     waste_chat_tell(c, "note", "the newest reply was cut off and goes on");
-    return request(c, &nothing, &asked, &c->talk.ids);
+    return request(c, turn, marks, &asked, &c->talk.ids);
 }
 
 int waste_chat_start(struct waste_chat *c)
 {
+    struct waste_ids turn = {0};
+    struct waste_marks marks;
     uint32_t ctx;
 
     int rc = waste_engine_load(&c->e, &c->args, false);
@@ -300,9 +311,15 @@ int waste_chat_start(struct waste_chat *c)
                               c->talk.ids.count > 0 ? c->args.n : 0, &ctx);
     if (rc == 0)
         rc = waste_engine_start(&c->e, ctx);
+    if (rc == 0 && waste_durable_prompt(&c->durable, &turn, &marks) != 0)
+        rc = waste_fail(1, "out of memory");
     if (rc == 0)
-        rc = waste_durable_start(&c->durable, &c->e, c->talk.stale ? 0 : c->talk.ids.count);
+        rc = waste_durable_start(&c->durable, &c->e,
+                                 c->talk.stale ? 0 : c->talk.ids.count - turn.count);
     if (rc == 0 && isatty(STDIN_FILENO) && !c->args.quiet)
         fprintf(stderr, "%s, /help for commands\n", c->e.dir);
-    return rc == 0 ? resume(c) : rc;
+    if (rc == 0)
+        rc = resume(c, &turn, &marks);
+    waste_ids_finish(&turn);
+    return rc;
 }

@@ -39,7 +39,7 @@ void waste_chat_reset(struct waste_chat *c);
 int waste_chat_system(struct waste_chat *c, const char *text);
 
 /* {"messages": [...]}, as `render` takes it. -errno or -EINVAL with err. */
-int waste_chat_save(const struct waste_chat *c, const char *path, struct waste_error *err);
+int waste_chat_save(struct waste_chat *c, const char *path, struct waste_error *err);
 int waste_chat_load(struct waste_chat *c, const char *path, struct waste_error *err);
 
 /* A line that begins with /; *over: end the chat. Nonzero as waste_chat_say. */

@@ -137,10 +137,11 @@ static int stats_json(const struct waste_chat *c)
             restarts, waste_stage_name[i],
             json_integer(atomic_load_explicit(&control->stage[i].restarts, memory_order_relaxed)));
     return waste_output_print_json(
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "event", "stats", "turns",
-                  (json_int_t)c->turns, "tokens", (json_int_t)c->tokens, "context",
-                  (json_int_t)c->talk.ids.count, "ctx", (json_int_t)c->e.pipeline.options.ctx,
-                  "seconds", c->seconds, "counters", counters, "restarts", restarts));
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "event", "stats", "turns",
+                  (json_int_t)c->turns, "reused_tokens", (json_int_t)c->reused, "tokens",
+                  (json_int_t)c->tokens, "context", (json_int_t)c->talk.ids.count, "ctx",
+                  (json_int_t)c->e.pipeline.options.ctx, "seconds", c->seconds, "counters",
+                  counters, "restarts", restarts));
 }
 
 static int cmd_stats(struct waste_chat *c, const char *rest)
@@ -157,6 +158,7 @@ static int cmd_stats(struct waste_chat *c, const char *rest)
            c->turns, c->tokens, c->seconds > 0 ? (double)c->tokens / c->seconds : 0);
     printf("context              %zu of %u tokens, %.0f %%\n", c->talk.ids.count, ctx,
            100.0 * (double)c->talk.ids.count / ctx);
+    printf("reused               %" PRIu64 " tokens put back, not computed\n", c->reused);
     printf("experts              %.1f %% in memory when asked for\n",
            hits + misses > 0 ? 100.0 * (double)hits / (double)(hits + misses) : 100);
     for (int i = 0; i < WASTE_STAGE_COUNT; i++)

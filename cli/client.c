@@ -1,6 +1,7 @@
 #include "cli/client.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,7 +98,8 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec, 
     uint32_t flags = 0;
 
     if (spec->count > 0)
-        memcpy(waste_pipeline_log(c->p) + c->known, spec->ids, spec->count * sizeof(uint32_t));
+        memcpy(waste_pipeline_log(c->p) + c->known, spec->ids,
+               ((size_t)spec->count + spec->ahead) * sizeof(uint32_t));
     c->known += spec->count;
     if (c->restore_position > 0)
         flags |= WASTE_REQ_RESTORE;
@@ -122,7 +124,7 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec, 
     r->restore_position = c->restore_position;
     r->restore_bank = c->restore_bank;
     if (c->autosave != NULL)
-        waste_autosave_begin(c->autosave, epoch, c->known, spec->max_tokens > 0);
+        waste_autosave_begin(c->autosave, epoch, c->known + spec->ahead, spec->max_tokens > 0);
     /* release: pairs with compute's acquire; the request and its tokens are whole */
     atomic_fetch_add_explicit(&r->seq, 1, memory_order_release);
     waste_pipeline_ring(c->p, WASTE_STAGE_COMPUTE);
@@ -196,9 +198,11 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
                            1 + atomic_load_explicit(&session->request.seq, memory_order_relaxed)};
 
     *out = (struct waste_outcome){.prompt_tokens = spec->count, .reused = c->restore_position};
-    if (c->known + spec->count == 0 || spec->count >= c->p->options.ctx - c->known)
-        return waste_error_set(err, 2, "%u tokens do not fit: the context holds %u, %u are taken",
-                               spec->count, c->p->options.ctx, c->known);
+    uint64_t tokens = (uint64_t)spec->count + spec->ahead;
+    if (c->known + tokens == 0 || tokens >= c->p->options.ctx - c->known)
+        return waste_error_set(err, 2,
+                               "%" PRIu64 " tokens do not fit: the context holds %u, %u are taken",
+                               tokens, c->p->options.ctx, c->known);
     snapshot(c, out);
     /* a reset or a restore marks the conversation, see shm/session.h */
     f.epoch = c->fresh || c->restore_position > 0 ? (uint32_t)f.seq : waste_commit_epoch(commit);

@@ -35,6 +35,8 @@ struct waste_client {
 struct waste_request_spec {
     const uint32_t *ids; /* appended to what is known; none: go on from there */
     uint32_t count;
+    uint32_t
+        ahead; /* of a prompt in parts: tokens behind these, of which the log is told already */
     uint32_t max_tokens;
     bool want_logits;
     const struct waste_sampling *sampling; /* NULL: nothing is sampled (max_tokens 0) */

@@ -89,9 +89,10 @@ static int print_json(const struct waste_engine *e, const struct ranked *r, uint
                            (double)r[i].logit, "prob", exp((double)r[i].logit - log_sum)));
         waste_text_finish(&text);
     }
-    return waste_output_print_json(json_pack(
-        "{s:I, s:f, s:I, s:o}", "prompt_tokens", (json_int_t)outcome->prompt_tokens,
-        "prefill_seconds", outcome->prefill_seconds, "argmax", (json_int_t)r[0].id, "top", top));
+    return waste_output_print_json(
+        json_pack("{s:I, s:I, s:f, s:I, s:o}", "prompt_tokens", (json_int_t)outcome->prompt_tokens,
+                  "reused_tokens", (json_int_t)outcome->reused, "prefill_seconds",
+                  outcome->prefill_seconds, "argmax", (json_int_t)r[0].id, "top", top));
 }
 
 static int write_logits(FILE *f, const struct waste_engine *e)
@@ -104,8 +105,8 @@ static int write_logits(FILE *f, const struct waste_engine *e)
 }
 
 /* The prompt in one request, or with --all one request a position. */
-static int consume(struct waste_engine *e, const struct waste_ids *prompt, FILE *f,
-                   struct waste_outcome *total)
+static int consume(struct waste_engine *e, const struct waste_ids *prompt,
+                   const struct waste_marks *marks, FILE *f, struct waste_outcome *total)
 {
     const struct waste_args *a = e->args;
     struct waste_error err;
@@ -119,26 +120,29 @@ static int consume(struct waste_engine *e, const struct waste_ids *prompt, FILE 
             .count = (uint32_t)step,
             .want_logits = true,
         };
-        int rc = waste_client_request(&e->client, &spec, &outcome, &err);
+        int rc = a->all ? waste_client_request(&e->client, &spec, &outcome, &err)
+                        : waste_reuse_request(e, &spec, marks, &outcome, &err);
         if (rc != 0)
             return waste_fail(rc, "%s", err.text);
         if (outcome.status == WASTE_REPLY_CANCELLED)
             return waste_fail(1, "ended before the text was through");
         total->prefill_seconds += outcome.prefill_seconds;
+        total->reused += outcome.reused;
         if (f != NULL && (rc = write_logits(f, e)) != 0)
             return waste_fail(1, "cannot write %s: %s", a->logits_path, strerror(-rc));
     }
     return 0;
 }
 
-static int evaluate(struct waste_engine *e, const struct waste_ids *prompt, FILE *f)
+static int evaluate(struct waste_engine *e, const struct waste_ids *prompt,
+                    const struct waste_marks *marks, FILE *f)
 {
     uint32_t vocab = e->model->config.vocab;
     uint32_t rows = e->args->top < vocab ? e->args->top : vocab;
     struct waste_outcome outcome;
     double log_sum;
 
-    int rc = consume(e, prompt, f, &outcome);
+    int rc = consume(e, prompt, marks, f, &outcome);
     if (rc != 0)
         return rc;
     struct ranked *r = rank(waste_pipeline_logits(&e->pipeline), vocab, &log_sum);
@@ -156,6 +160,7 @@ int waste_cmd_eval(const struct waste_args *args)
 {
     struct waste_engine e;
     struct waste_ids prompt = {0};
+    struct waste_marks marks;
     FILE *f = NULL;
     uint32_t ctx;
 
@@ -163,7 +168,7 @@ int waste_cmd_eval(const struct waste_args *args)
         return waste_cmd_perplexity(args);
     int rc = waste_engine_load(&e, args, args->ids != NULL);
     if (rc == 0)
-        rc = waste_prompt_make(&e, &prompt);
+        rc = waste_prompt_make(&e, &prompt, &marks);
     if (rc == 0)
         rc = waste_engine_fit(&e, prompt.id, prompt.count, 0, &ctx);
     /* before the work, not after it */
@@ -172,7 +177,7 @@ int waste_cmd_eval(const struct waste_args *args)
     if (rc == 0)
         rc = waste_engine_start(&e, ctx);
     if (rc == 0)
-        rc = evaluate(&e, &prompt, f);
+        rc = evaluate(&e, &prompt, &marks, f);
     if (f != NULL && fclose(f) != 0 && rc == 0)
         rc = waste_fail(1, "cannot write %s: %s", args->logits_path, strerror(errno));
     waste_ids_finish(&prompt);

@@ -30,6 +30,8 @@ static void print_table(const struct waste_engine *e, uint32_t ctx)
     snprintf(note, sizeof(note), "%u of %u experts, %.2f working sets of %u", p->slots,
              p->expert_slots, (double)p->slots / p->working_set_slots, p->working_set_slots);
     row("cache", p->cache_bytes, note);
+    if (p->prefix_bytes > 0)
+        row("kept states", p->prefix_bytes, "how conversations begin, --prefix-cache");
     snprintf(note, sizeof(note), "floor %s",
              waste_units_format_size(p->floor_bytes, size, sizeof(size)));
     row("total", p->total_bytes, note);
@@ -49,16 +51,16 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
         json_object_set_new(stages, waste_stage_name[i],
                             json_integer((json_int_t)p->stage_bytes[i]));
     json_object_set_new(stages, "waste-run", json_integer((json_int_t)p->own_bytes));
-    return json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}",
-                     "control_bytes", (json_int_t)p->control_bytes, "trunk_bytes",
-                     (json_int_t)p->trunk_bytes, "session_bytes", (json_int_t)p->session_bytes,
-                     "cache_bytes", (json_int_t)p->cache_bytes, "process_bytes", stages,
-                     "total_bytes", (json_int_t)p->total_bytes, "floor_bytes",
-                     (json_int_t)p->floor_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
-                     "allowed_bytes", (json_int_t)p->allowed_bytes, "slots", (json_int_t)p->slots,
-                     "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
-                     (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots,
-                     "ctx", (json_int_t)ctx, "budget_given", p->budget_given);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}",
+        "control_bytes", (json_int_t)p->control_bytes, "trunk_bytes", (json_int_t)p->trunk_bytes,
+        "session_bytes", (json_int_t)p->session_bytes, "cache_bytes", (json_int_t)p->cache_bytes,
+        "prefix_bytes", (json_int_t)p->prefix_bytes, "process_bytes", stages, "total_bytes",
+        (json_int_t)p->total_bytes, "floor_bytes", (json_int_t)p->floor_bytes, "budget_bytes",
+        (json_int_t)p->budget_bytes, "allowed_bytes", (json_int_t)p->allowed_bytes, "slots",
+        (json_int_t)p->slots, "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
+        (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots, "ctx",
+        (json_int_t)ctx, "budget_given", p->budget_given);
 }
 
 int waste_cmd_plan(const struct waste_args *args)

@@ -55,6 +55,7 @@ static void say_how(const struct waste_args *a, const struct waste_outcome *outc
 /* One reply: what it follows, the tokens to append for it, and how it is asked for. */
 struct job {
     struct waste_ids before, turn;
+    struct waste_marks marks; /* of the turn */
     struct waste_asked asked;
     bool more; /* of a reply that ended for want of room: `before` is all of it so far */
 };
@@ -86,10 +87,10 @@ static int generate(struct waste_engine *e, const struct job *j, struct waste_ou
         .on_token = waste_output_token,
         .arg = output,
     };
-    int rc = waste_client_request(&e->client, &spec, outcome, &err);
+    int rc = waste_reuse_request(e, &spec, &j->marks, outcome, &err);
     waste_output_end(output);
-    if (j->turn.count == 0 && !j->more)
-        outcome->prompt_tokens = j->asked.from - j->asked.turn; /* consumed before the cut */
+    if (!j->more) /* some may have been consumed before a cut */
+        outcome->prompt_tokens = j->asked.from - j->asked.turn;
     return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
 }
 
@@ -114,7 +115,7 @@ static int run_once(struct waste_engine *e)
     struct job j = {.asked = {.n = e->args->n}};
     uint32_t ctx;
 
-    int rc = waste_prompt_make(e, &j.turn);
+    int rc = waste_prompt_make(e, &j.turn, &j.marks);
     if (rc == 0 && waste_ids_append(&j.before, j.turn.id, j.turn.count) != 0)
         rc = waste_fail(1, "out of memory");
     if (rc == 0)
@@ -122,6 +123,7 @@ static int run_once(struct waste_engine *e)
     if (rc == 0)
         rc = waste_engine_start(e, ctx);
     if (rc == 0) {
+        j.asked.from = (uint32_t)j.turn.count;
         waste_engine_sampling(e, &j.asked.how);
         rc = generate(e, &j, &output, &outcome);
         if (rc == 0)
@@ -189,7 +191,9 @@ static int go_on(const struct waste_durable *d, struct waste_engine *e, struct w
             waste_talk_take_back_reply(t);
         t->stale = false;
     }
-    int ret = waste_ids_append(&j->before, t->ids.id, t->ids.count);
+    int ret = waste_durable_prompt(d, &j->turn, &j->marks);
+    if (ret == 0)
+        ret = waste_ids_append(&j->before, t->ids.id, t->ids.count);
     /* all of them consumed (-n 0): what follows the last one is known to nobody */
     if (ret == 0 && j->more && waste_snapshot_position(d->file) >= t->ids.count)
         ret = waste_ids_append(&j->turn, t->ids.id, t->ids.count);
@@ -200,7 +204,7 @@ static int go_on(const struct waste_durable *d, struct waste_engine *e, struct w
 static int raw_turn(struct waste_durable *d, struct waste_engine *e, struct waste_talk *t,
                     struct job *j)
 {
-    int rc = waste_prompt_make(e, &j->turn);
+    int rc = waste_prompt_make(e, &j->turn, &j->marks);
     size_t from = d->asked.from, turn = d->asked.turn;
 
     if (rc != 0)
@@ -241,7 +245,7 @@ static int worded_turn(struct waste_durable *d, struct waste_engine *e, struct w
     if (ret < 0)
         rc = waste_fail(ret == -EINVAL ? 2 : 1,
                         ret == -EINVAL ? "the prompt is no UTF-8" : "out of memory");
-    if (rc == 0 && waste_talk_encode(t, e, &j->turn, &err) != 0)
+    if (rc == 0 && waste_talk_encode(t, e, &j->turn, &j->marks, &err) != 0)
         rc = waste_fail(2, "%s", err.text);
     j->asked.turn = (uint32_t)t->ids.count;
     waste_text_finish(&text);
@@ -274,6 +278,7 @@ static int make_job(struct waste_durable *d, struct waste_engine *e, struct wast
         waste_ids_append(&j->before, j->turn.id, j->turn.count) != 0)
         return waste_fail(1, "out of memory");
     j->asked.from = (uint32_t)t->ids.count;
+    j->asked.marks = j->marks;
     return 0;
 }
 

@@ -53,11 +53,12 @@ static int print_ids(const struct waste_ids *ids, bool json)
 static int tokenize_turn(const struct waste_args *args)
 {
     struct waste_engine e;
+    struct waste_marks marks;
     struct waste_ids ids = {0};
 
     int rc = waste_engine_load(&e, args, false);
     if (rc == 0)
-        rc = waste_prompt_make(&e, &ids);
+        rc = waste_prompt_make(&e, &ids, &marks);
     if (rc == 0)
         rc = print_ids(&ids, args->json);
     waste_ids_finish(&ids);

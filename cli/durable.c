@@ -68,8 +68,9 @@ static json_t *asked_json(const struct waste_asked *a)
     char seed[24];
 
     snprintf(seed, sizeof(seed), "%016" PRIx64, a->how.seed);
-    return json_pack("{s:b, s:i, s:I, s:I, s:I, s:f, s:f, s:I, s:s, s:b}", "open", (int)a->open,
-                     "status", (int)a->status, "turn", (json_int_t)a->turn, "from",
+    return json_pack("{s:b, s:i, s:[I, I], s:I, s:I, s:I, s:f, s:f, s:I, s:s, s:b}", "open",
+                     (int)a->open, "status", (int)a->status, "marks", (json_int_t)a->marks.at[0],
+                     (json_int_t)a->marks.at[1], "turn", (json_int_t)a->turn, "from",
                      (json_int_t)a->from, "n", (json_int_t)a->n, "temp", a->how.temp, "top_p",
                      a->how.top_p, "top_k", (json_int_t)a->how.top_k, "seed", seed, "ignore_eos",
                      (int)a->how.ignore_eos);
@@ -83,7 +84,8 @@ static void describe(struct waste_durable *d, struct waste_engine *e, const stru
     if (root != NULL) {
         json_object_set_new(root, "raw", json_boolean(d->raw));
         json_object_set_new(root, "stale", json_boolean(t->stale));
-        json_object_set_new(root, "generated", json_integer(t->stale ? 0 : (json_int_t)t->generated));
+        json_object_set_new(root, "generated",
+                            json_integer(t->stale ? 0 : (json_int_t)t->generated));
         if (d->asked.exists)
             json_object_set_new(root, "reply", asked_json(&d->asked));
         text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -113,6 +115,15 @@ static bool real(const json_t *object, const char *name, double least, double mo
     return json_is_number(value) && *out >= least && *out <= most;
 }
 
+/* None is harmful: marks only cut a prompt. */
+static void read_marks(const json_t *list, struct waste_marks *marks)
+{
+    for (size_t i = 0; i < WASTE_MARKS; i++) {
+        json_int_t at = json_integer_value(json_array_get(list, i));
+        waste_marks_add(marks, at > 0 ? (size_t)at : 0);
+    }
+}
+
 /* False: not what describe() writes. */
 static bool read_asked(const json_t *o, uint32_t count, uint32_t position, struct waste_asked *a)
 {
@@ -128,6 +139,7 @@ static bool read_asked(const json_t *o, uint32_t count, uint32_t position, struc
         seed == NULL || strlen(seed) != 16 || a->turn > a->from)
         return false;
     a->status = (enum waste_reply_status)status;
+    read_marks(json_object_get(o, "marks"), &a->marks);
     a->open = json_is_true(json_object_get(o, "open"));
     a->how.ignore_eos = json_is_true(json_object_get(o, "ignore_eos"));
     a->how.seed = strtoull(seed, &end, 16);
@@ -251,6 +263,21 @@ static int put_back(struct waste_durable *d, struct waste_engine *e, size_t know
     memcpy(waste_pipeline_log(&e->pipeline), ids->id, ids->count * sizeof(*ids->id));
     waste_client_restore(&e->client, (uint32_t)known, position, 0);
     return 0;
+}
+
+int waste_durable_prompt(const struct waste_durable *d, struct waste_ids *turn,
+                         struct waste_marks *marks)
+{
+    const struct waste_asked *a = &d->asked;
+    uint32_t position = d->file != NULL ? waste_snapshot_position(d->file) : 0;
+
+    *marks = (struct waste_marks){0};
+    if (!a->exists || !a->open || position >= a->from)
+        return 0;
+    for (unsigned i = 0; i < a->marks.count; i++) /* a mark that lies behind us cuts nothing */
+        if (a->turn + a->marks.at[i] > position)
+            marks->at[marks->count++] = a->turn + a->marks.at[i] - position;
+    return waste_ids_append(turn, waste_snapshot_ids(d->file)->id + position, a->from - position);
 }
 
 int waste_durable_start(struct waste_durable *d, struct waste_engine *e, size_t known)

@@ -20,6 +20,7 @@ struct waste_asked {
     bool exists;
     bool open;                      /* it was cut off by an end of the program, and is to go on */
     uint32_t turn, from;            /* log: where its turn's tokens begin, where itself does */
+    struct waste_marks marks;       /* of the turn\'s tokens */
     uint32_t n;                     /* tokens it may have */
     struct waste_sampling how;      /* without end tokens */
     enum waste_reply_status status; /* !open: why it ended */
@@ -39,6 +40,11 @@ struct waste_durable {
 /* --session: locks and reads it, fills the talk. Without the option: 0, and all else does nothing.
  * `e` is loaded. */
 int waste_durable_open(struct waste_durable *d, struct waste_engine *e, struct waste_talk *t);
+
+/* Of an open reply whose prompt was not consumed to its end: appends the tokens that are left, with
+ * their marks. Before waste_durable_start. 0 or -ENOMEM. */
+int waste_durable_prompt(const struct waste_durable *d, struct waste_ids *turn,
+                         struct waste_marks *marks);
 
 /* After the pipeline's start: puts the state back, with `known` tokens in the log (0: none is to be
  * put back), and saves from now on. */

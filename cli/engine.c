@@ -13,11 +13,15 @@
 #include <unistd.h>
 
 #include "cli/autosave.h"
+#include "cli/prefix.h"
 #include "cli/signals.h"
+#include "cli/state.h"
 #include "cli/supervisor_int.h"
 #include "options/units.h"
 #include "reader/integrity.h"
 
+/* States that the memory is asked for, and the tokens of each. */
+enum { PREFIX_STATES = 4, PREFIX_POSITIONS = 1024 };
 #define PROGRESS_AFTER_NS (2 * WASTE_SECOND_NS) /* a load that takes longer is shown */
 
 int waste_fail(int code, const char *format, ...)
@@ -167,6 +171,24 @@ static uint64_t tokenizer_file_bytes(const struct waste_engine *e)
     return e->tokenizer != NULL && stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
+/* Only what ends with a conversation has use for the states of one. */
+static bool keeps_prefixes(const struct waste_args *a)
+{
+    return a->prefix_bytes > 0 && a->line.command != WASTE_CMD_BENCH && a->perplexity_path == NULL;
+}
+
+/* A few states of some length, if that is allowed. */
+static uint64_t prefix_wish(const struct waste_engine *e)
+{
+    struct waste_snapshot_shape shape;
+
+    if (!keeps_prefixes(e->args))
+        return 0;
+    waste_state_shape(e->model, &shape);
+    uint64_t wish = PREFIX_STATES * waste_prefix_bytes(&shape, PREFIX_POSITIONS);
+    return wish < e->args->prefix_bytes ? wish : e->args->prefix_bytes;
+}
+
 int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
 {
     struct waste_options options;
@@ -183,6 +205,7 @@ int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
         .budget_bytes = e->args->budget_bytes,
         .own_bytes = waste_plan_own_bytes(e->model, tokenizer_file_bytes(e)) +
                      (e->args->session_path != NULL ? waste_autosave_bytes(e->model) : 0),
+        .prefix_bytes = prefix_wish(e),
         .memory = &e->memory,
     };
     if (waste_plan_make(&in, &e->plan, &err) != 0)
@@ -250,33 +273,67 @@ static enum waste_usage_place usage_place(const struct waste_args *a)
                                                                                  : WASTE_USAGE_OFF;
 }
 
+/* The user's cache directory for us, made if it is not there. False: there is none. */
+static bool cache_dir(char *out, size_t room)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool xdg = cache != NULL && cache[0] == '/';
+
+    if (!xdg && (home == NULL || home[0] != '/'))
+        return false;
+    snprintf(out, room, xdg ? "%s" : "%s/.cache", xdg ? cache : home);
+    mkdir(out, 0700);
+    if ((size_t)snprintf(out, room, xdg ? "%s/waste" : "%s/.cache/waste", xdg ? cache : home) >=
+        room)
+        return false;
+    mkdir(out, 0700);
+    return true;
+}
+
 /* Where the reader keeps what it learns about this model. A directory that cannot be made or
  * written to is the reader's to say. */
 static void place_usage(struct waste_engine *e)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     enum waste_usage_place place = usage_place(e->args);
-    bool xdg = cache != NULL && cache[0] == '/';
-    size_t room = sizeof(e->usage_dir);
 
-    if (place == WASTE_USAGE_OFF ||
-        (place == WASTE_USAGE_CACHE && !xdg && (home == NULL || home[0] != '/')))
+    if (place == WASTE_USAGE_OFF)
         return;
-    e->pipeline.usage_dir = e->dir;
-    e->pipeline.usage_name = "usage.waste";
-    if (place == WASTE_USAGE_MODEL)
-        return;
-    snprintf(e->usage_dir, room, xdg ? "%s" : "%s/.cache", xdg ? cache : home);
-    mkdir(e->usage_dir, 0700);
-    if ((size_t)snprintf(e->usage_dir, room, xdg ? "%s/waste" : "%s/.cache/waste",
-                         xdg ? cache : home) >= room) {
-        e->pipeline.usage_name = NULL;
-        return;
+    if (place == WASTE_USAGE_MODEL) {
+        e->pipeline.usage_dir = e->dir;
+        e->pipeline.usage_name = "usage.waste";
+    } else if (cache_dir(e->usage_dir, sizeof(e->usage_dir))) {
+        snprintf(e->usage_name, sizeof(e->usage_name), "%016" PRIx64 ".usage",
+                 e->model->fingerprint);
+        e->pipeline.usage_dir = e->usage_dir;
+        e->pipeline.usage_name = e->usage_name;
     }
-    mkdir(e->usage_dir, 0700);
-    snprintf(e->usage_name, sizeof(e->usage_name), "%016" PRIx64 ".usage", e->model->fingerprint);
-    e->pipeline.usage_dir = e->usage_dir;
-    e->pipeline.usage_name = e->usage_name;
+}
+
+static void note(void *arg, const char *text)
+{
+    waste_supervisor_note(arg, text);
+}
+
+static int open_prefix(struct waste_engine *e)
+{
+    char dir[sizeof(e->usage_dir) + 16];
+    struct waste_error err;
+    struct waste_prefix_options options = {
+        .memory_bytes = e->plan.prefix_bytes,
+        .disk_bytes = e->args->prefix_bytes,
+        .note = note,
+        .arg = e->supervisor,
+    };
+
+    if (!keeps_prefixes(e->args))
+        return 0;
+    waste_state_shape(e->model, &options.shape);
+    if (cache_dir(dir, sizeof(e->usage_dir))) {
+        strcat(dir, "/prefix");
+        mkdir(dir, 0700);
+        options.dir = dir;
+    }
+    return waste_prefix_create(&options, &e->prefix, &err) == 0 ? 0 : waste_fail(1, "%s", err.text);
 }
 
 int waste_engine_start(struct waste_engine *e, uint32_t ctx)
@@ -308,11 +365,13 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
         return waste_fail(1, "%s", err.text);
     waste_client_init(&e->client, &e->pipeline, e->supervisor);
     e->client.cancelled = ended;
-    return wait_ready(e);
+    rc = open_prefix(e);
+    return rc == 0 ? wait_ready(e) : rc;
 }
 
 void waste_engine_finish(struct waste_engine *e)
 {
+    waste_prefix_destroy(e->prefix);
     waste_supervisor_stop(e->supervisor);
     if (e->has_pipeline)
         waste_pipeline_finish(&e->pipeline);

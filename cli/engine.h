@@ -25,6 +25,7 @@ struct waste_engine {
     struct waste_pipeline pipeline;
     struct waste_supervisor *supervisor;
     struct waste_client client;
+    struct waste_prefix *prefix; /* --prefix-cache; NULL: off */
     bool has_pipeline;
     char usage_dir[4096], usage_name[32];
 };

@@ -38,6 +38,7 @@ enum waste_command { WASTE_COMMANDS(WASTE_X) WASTE_COMMAND_COUNT };
 enum { WASTE_CPU_WORDS = 16 };
 #define WASTE_LOOKAHEAD_DEFAULT UINT32_MAX
 enum { WASTE_SESSION_EVERY_DEFAULT = 64 };
+#define WASTE_PREFIX_DEFAULT (UINT64_C(2) << 30)
 
 /* The thinking of a model whose chat format has it. */
 enum waste_think {
@@ -84,6 +85,7 @@ struct waste_args {
     uint32_t hang_seconds;
     const char *session_path;
     uint32_t session_every;
+    uint64_t prefix_bytes;
 
     const char *logits_path, *perplexity_path; /* eval */
     bool all;
@@ -94,11 +96,7 @@ struct waste_args {
 
     bool segments, show_ids; /* render */
 
-    uint32_t pid;    /* ps, stats, ...; 0: the only one */
-    bool prometheus; /* stats */
-    bool once;       /* top */
-    double interval;
-    bool follow; /* log */
+    uint32_t pid; /* ps, stats, ...; 0: the only one */
 
     const char *ids_file; /* bench */
     uint32_t tokens;

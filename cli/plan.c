@@ -41,7 +41,7 @@ static uint64_t total_with(const struct waste_plan *p, const struct waste_model 
                            uint32_t slots)
 {
     uint64_t total = control_bytes(p, model, slots) + p->trunk_bytes + p->session_bytes +
-                     p->own_bytes + (uint64_t)slots * model->expert.record_bytes;
+                     p->own_bytes + p->prefix_bytes + (uint64_t)slots * model->expert.record_bytes;
 
     for (int s = 0; s < WASTE_STAGE_COUNT; s++)
         total += p->stage_bytes[s];
@@ -79,9 +79,11 @@ static uint32_t room(const struct waste_plan_input *in, const struct waste_plan 
     return slots < ROOM_MOST ? slots : ROOM_MOST;
 }
 
-/* floor + 3, 2, 1, 0 working sets, the largest that is allowed. */
-static uint64_t default_budget(const struct waste_plan *p, const struct waste_model *model)
+/* floor + 3, 2, 1 working sets and what kept states wish for, the largest that is allowed; or the
+ * floor alone. */
+static uint64_t default_budget(struct waste_plan *p, const struct waste_model *model, uint64_t wish)
 {
+    p->prefix_bytes = wish;
     for (uint32_t sets = 3; sets > 0; sets--) {
         uint32_t slots =
             min_u32(p->floor_slots + (uint64_t)sets * p->working_set_slots, p->expert_slots);
@@ -89,6 +91,7 @@ static uint64_t default_budget(const struct waste_plan *p, const struct waste_mo
         if (total <= p->allowed_bytes)
             return total;
     }
+    p->prefix_bytes = 0;
     return p->floor_bytes;
 }
 
@@ -150,6 +153,19 @@ static uint64_t stage_bytes(const struct waste_plan_input *in, enum waste_stage_
     return 0;
 }
 
+/* Of a budget that was given, kept states get what is over, or else a share of the cache that is
+ * above the floor. */
+static void make_prefix_room(struct waste_plan *p, const struct waste_model *model, uint64_t wish)
+{
+    uint64_t over = p->budget_bytes > p->total_bytes ? p->budget_bytes - p->total_bytes : 0;
+    uint64_t share = (uint64_t)(p->slots - p->floor_slots) * model->expert.record_bytes / 8;
+    uint64_t most = over > share ? over : share;
+
+    p->prefix_bytes = wish < most ? wish : most;
+    p->slots = slots_within(p, model, p->budget_bytes);
+    p->total_bytes = total_with(p, model, p->slots);
+}
+
 int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err)
 {
@@ -171,12 +187,15 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
     p.room_slots = room(in, &p);
     p.floor_bytes = total_with(&p, model, p.floor_slots);
-    p.budget_bytes = p.budget_given ? in->budget_bytes : default_budget(&p, model);
+    p.budget_bytes =
+        p.budget_given ? in->budget_bytes : default_budget(&p, model, in->prefix_bytes);
 
     p.slots = p.floor_slots;
     if (p.budget_bytes >= p.floor_bytes)
         p.slots = slots_within(&p, model, p.budget_bytes);
     p.total_bytes = total_with(&p, model, p.slots);
+    if (p.budget_given && in->prefix_bytes > 0 && p.budget_bytes >= p.floor_bytes)
+        make_prefix_room(&p, model, in->prefix_bytes);
     p.control_bytes = control_bytes(&p, model, p.slots);
     if (p.room_slots < p.slots)
         p.room_slots = p.slots;
@@ -193,8 +212,9 @@ int waste_plan_slots(const struct waste_plan *p, const struct waste_model *model
 {
     struct waste_plan q = *p;
 
-    if (budget_bytes < p->floor_bytes)
-        return refuse_floor(p, budget_bytes, err);
+    q.floor_bytes += p->prefix_bytes; /* it is taken, whatever the budget becomes */
+    if (budget_bytes < q.floor_bytes)
+        return refuse_floor(&q, budget_bytes, err);
     if (q.expert_slots > q.room_slots)
         q.expert_slots = q.room_slots;
     *slots = slots_within(&q, model, budget_bytes);

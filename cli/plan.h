@@ -3,8 +3,9 @@
  *
  * floor = all but the cache, plus 2 x top_k slots. The default is the largest of floor + 3, 2, 1, 0
  * token working sets (top_k slots in every MoE layer) that fits 7/8 of what may be had. The cache
- * is never larger than all experts. A budget under the floor is refused with the number that would
- * do.
+ * is never larger than all experts. States kept in memory come on top of the default; of a budget
+ * that was given they get what is over, or 1/8 of the cache above the floor. A budget under the
+ * floor is refused with the number that would do.
  */
 #ifndef WASTE_CLI_PLAN_H
 #define WASTE_CLI_PLAN_H
@@ -20,6 +21,7 @@ struct waste_plan_input {
     const struct waste_options *options; /* threads, ctx, lookahead */
     uint64_t budget_bytes;               /* 0: the default */
     uint64_t own_bytes;                  /* waste-run's own memory, tokenizer included */
+    uint64_t prefix_bytes;               /* wished for kept states (cli/prefix.h) */
     const struct waste_machine_memory *memory;
 };
 
@@ -27,6 +29,7 @@ struct waste_plan {
     uint64_t control_bytes, trunk_bytes, session_bytes, cache_bytes;
     uint64_t stage_bytes[WASTE_STAGE_COUNT]; /* private memory; 0: not started */
     uint64_t own_bytes;
+    uint64_t prefix_bytes;  /* for kept states */
     uint64_t floor_bytes;   /* the least budget that works */
     uint64_t budget_bytes;  /* asked for, or the default */
     uint64_t total_bytes;   /* what will be used: <= budget */

@@ -46,11 +46,33 @@ int waste_prompt_text(const struct waste_args *args, struct waste_text *out)
     return rc == 0 && out->bytes == 0 ? waste_fail(2, "the prompt is empty") : rc;
 }
 
-int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
+/* Where the messages of a first turn end. */
+static int mark(const struct waste_engine *e, const struct waste_text *text,
+                struct waste_marks *marks)
+{
+    const char *system = e->args->system_text;
+    struct waste_ids ids = {0};
+    int ret = 0;
+
+    if (e->args->raw)
+        return 0;
+    if (system != NULL)
+        ret = waste_markup_message(e->markup, WASTE_ROLE_SYSTEM, system, strlen(system), &ids);
+    waste_marks_add(marks, ids.count);
+    marks->lasting = marks->count > 0;
+    if (ret == 0)
+        ret = waste_markup_message(e->markup, WASTE_ROLE_USER, text->data, text->bytes, &ids);
+    waste_marks_add(marks, ids.count);
+    waste_ids_finish(&ids);
+    return ret;
+}
+
+int waste_prompt_make(struct waste_engine *e, struct waste_ids *out, struct waste_marks *marks)
 {
     const struct waste_args *a = e->args;
     struct waste_text text = {0};
 
+    *marks = (struct waste_marks){0};
     if (a->ids != NULL) {
         if (a->line.positional_count > 1)
             return waste_fail(2, "a prompt and --ids exclude each other");
@@ -60,6 +82,8 @@ int waste_prompt_make(struct waste_engine *e, struct waste_ids *out)
     int rc = waste_prompt_text(a, &text);
     if (rc == 0 && waste_markup_first(e->markup, a->system_text, text.data, text.bytes,
                                       waste_engine_thinks(e), out) != 0)
+        rc = waste_fail(1, "out of memory");
+    if (rc == 0 && mark(e, &text, marks) != 0)
         rc = waste_fail(1, "out of memory");
     waste_text_finish(&text);
     return rc;

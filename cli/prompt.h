@@ -3,13 +3,14 @@
 #define WASTE_CLI_PROMPT_H
 
 #include "cli/engine.h"
+#include "cli/reuse.h"
 
 /*
- * Appends the tokens of --ids, or of the text after MODEL (from stdin for "-" or when there is
- * none), as a conversation's first turn unless --raw is given. Refuses an empty prompt. 0 or an
- * exit code, with a line on stderr.
+ * Appends to *out, which is empty, the tokens of --ids, or of the text after MODEL (from stdin for
+ * "-" or when there is none), as a conversation's first turn unless --raw is given. Refuses an
+ * empty prompt. 0 or an exit code, with a line on stderr. *marks: where messages end in it.
  */
-int waste_prompt_make(struct waste_engine *e, struct waste_ids *out);
+int waste_prompt_make(struct waste_engine *e, struct waste_ids *out, struct waste_marks *marks);
 
 /* Appends the text after MODEL (from stdin for "-" or when there is none), without the newline that
  * ends it unless --raw is given. Refuses an empty one. */

@@ -20,12 +20,20 @@ void waste_talk_finish(struct waste_talk *t)
 
 /* ---- messages to ids ---- */
 
-/* Appends what messages (an array) become. */
-static int encode(const struct waste_engine *e, json_t *messages, json_t *images,
+static bool has_role(const json_t *message, const char *role)
+{
+    const char *is = json_string_value(json_object_get(message, "role"));
+
+    return is != NULL && strcmp(is, role) == 0;
+}
+
+/* Appends what messages (an array) become; opened: and the beginning of a reply. */
+static int encode(const struct waste_engine *e, json_t *messages, json_t *images, bool opened,
                   struct waste_ids *out, struct waste_error *err)
 {
-    json_t *root = json_pack("{s:O, s:O, s:b}", "messages", messages, "image_prompts", images,
-                             "thinking", (int)waste_engine_thinks(e));
+    json_t *root =
+        json_pack("{s:O, s:O, s:b, s:b}", "messages", messages, "image_prompts", images, "thinking",
+                  (int)waste_engine_thinks(e), "add_generation_prompt", (int)opened);
     struct waste_conversation *conversation = NULL;
     struct waste_segments segments = {0};
     int ret = root == NULL ? waste_error_set(err, -ENOMEM, "out of memory")
@@ -41,27 +49,62 @@ static int encode(const struct waste_engine *e, json_t *messages, json_t *images
     return ret;
 }
 
+/* A mark where the tokens of these messages end, if `whole` goes on with the rest behind them. */
+static bool mark(const struct waste_engine *e, json_t *messages, json_t *images,
+                 const struct waste_ids *whole, size_t at, struct waste_marks *marks)
+{
+    struct waste_ids part = {0};
+    struct waste_error err;
+    unsigned before = marks->count;
+
+    if (encode(e, messages, images, false, &part, &err) == 0 && at + part.count < whole->count &&
+        memcmp(whole->id + at, part.id, part.count * sizeof(*part.id)) == 0)
+        waste_marks_add(marks, at + part.count);
+    waste_ids_finish(&part);
+    return marks->count > before;
+}
+
+static int encode_anew(const struct waste_talk *t, const struct waste_engine *e,
+                       struct waste_ids *out, struct waste_marks *marks, struct waste_error *err)
+{
+    json_t *first = json_array_get(t->messages, 0), *none = json_array();
+    json_t *system = has_role(first, "system") ? json_pack("[O]", first) : NULL;
+    int ret = encode(e, t->messages, t->images, true, out, err);
+
+    if (ret == 0 && system != NULL && none != NULL)
+        marks->lasting = mark(e, system, none, out, 0, marks);
+    if (ret == 0)
+        mark(e, t->messages, t->images, out, 0, marks);
+    json_decref(system);
+    json_decref(none);
+    return ret;
+}
+
 bool waste_talk_is_anew(const struct waste_talk *t)
 {
     return t->stale || t->ids.count == 0;
 }
 
 int waste_talk_encode(struct waste_talk *t, const struct waste_engine *e, struct waste_ids *out,
-                      struct waste_error *err)
+                      struct waste_marks *marks, struct waste_error *err)
 {
+    *marks = (struct waste_marks){0};
     if (waste_talk_is_anew(t)) {
         waste_ids_finish(&t->ids);
         t->generated = 0;
         t->stale = true; /* until all of it was asked */
-        return encode(e, t->messages, t->images, out, err);
+        return encode_anew(t, e, out, marks, err);
     }
     json_t *alone = json_pack("[O]", json_array_get(t->messages, json_array_size(t->messages) - 1));
     int ret = alone == NULL
                   ? -ENOMEM
                   : waste_markup_close(e->markup, t->ids.id, t->ids.count, t->generated, out);
+    size_t closing = out->count;
 
     ret = ret < 0 ? waste_error_set(err, ret, "out of memory")
-                  : encode(e, alone, t->attached, out, err);
+                  : encode(e, alone, t->attached, true, out, err);
+    if (ret == 0)
+        mark(e, alone, t->attached, out, closing, marks);
     json_decref(alone);
     return ret;
 }
@@ -113,13 +156,6 @@ void waste_talk_take_back(struct waste_talk *t)
         json_array_append(t->attached, json_array_get(t->images, at));
         json_array_remove(t->images, at);
     }
-}
-
-static bool has_role(const json_t *message, const char *role)
-{
-    const char *is = json_string_value(json_object_get(message, "role"));
-
-    return is != NULL && strcmp(is, role) == 0;
 }
 
 bool waste_talk_take_back_reply(struct waste_talk *t)
@@ -185,7 +221,7 @@ int waste_talk_adopt(struct waste_talk *t, const struct waste_engine *e, json_t 
 
     images = json_incref(images != NULL ? images : none);
     ret = json_is_array(messages)
-              ? encode(e, messages, images, &ids, err)
+              ? encode(e, messages, images, true, &ids, err)
               : waste_error_set(err, -EINVAL, "messages: missing or not an array");
     waste_ids_finish(&ids);
     json_decref(none);

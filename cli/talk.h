@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "cli/engine.h"
+#include "cli/reuse.h"
 
 struct waste_talk {
     json_t *messages;     /* array */
@@ -42,12 +43,12 @@ int waste_talk_system(struct waste_talk *t, const char *text);
 bool waste_talk_is_anew(const struct waste_talk *t);
 
 /*
- * Appends to *out what the reply to the newest message follows: everything if the log is made anew
- * (then it is empty now), else the newest message behind the end of the newest reply. -EINVAL: the
- * model's format has no place for something.
+ * Appends to *out, which is empty, what the reply to the newest message follows: everything if the
+ * log is made anew (then it is empty now), else the newest message behind the end of the newest
+ * reply. -EINVAL: the model's format has no place for something. *marks: where messages end in it.
  */
 int waste_talk_encode(struct waste_talk *t, const struct waste_engine *e, struct waste_ids *out,
-                      struct waste_error *err);
+                      struct waste_marks *marks, struct waste_error *err);
 
 /* The turn's tokens are in the log; what is attached belongs to it. 0 or -ENOMEM. */
 int waste_talk_asked(struct waste_talk *t, const struct waste_ids *turn);

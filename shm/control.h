@@ -140,6 +140,8 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
     X(HIDDEN_DROPPED, "hidden_dropped", "hidden_dropped_total", COMPUTE,                           \
       "hidden states the router was too busy to take")                                             \
     X(PREDICTIONS, "predictions", "predictions_total", ROUTER, "prefetch records posted")          \
+    X(REUSED_TOKENS, "reused_tokens", "reused_tokens_total", COUNT,                                \
+      "positions whose state was put back, not computed")                                          \
     X(SESSION_SAVES, "session_saves", "session_saves_total", COUNT,                                \
       "writes of the conversation to its --session file")                                          \
     X(SESSION_SAVE_FAILURES, "session_save_failures", "session_save_failures_total", COUNT,        \

@@ -30,6 +30,7 @@ LONG = os.environ.get("WASTE_LONG") == "1"
 LIMIT = 60 * SLOW
 # what one test's run learns must not change another's; test_usage.py asks for it
 os.environ["WASTE_USAGE"] = "off"
+os.environ["WASTE_PREFIX_CACHE"] = "0"  # nor what it keeps; test_prefix.py asks for it
 
 _scratch = None
 
@@ -237,28 +238,6 @@ def synth_config(name, **changes):
         with open(path + ".json", "w") as f:
             json.dump(dict(config, **changes), f)
         subprocess.run([FETCH, "synth", "-q", "--shape", path + ".json", path], check=True, timeout=LIMIT)
-    return path
-
-
-def programs(name, **replaced):
-    """The path of a waste-run that finds these in place of its stages (reader="/path/of/a/program", None: none at all)."""
-    path = os.path.join(scratch(), name)
-    if not os.path.exists(path):
-        os.mkdir(path)
-        for stage in ("run",) + STAGES:
-            source = os.path.join(BUILD, "cli" if stage == "run" else stage, "waste-" + stage)
-            source = replaced.get(stage, source)
-            if source is not None:
-                shutil.copy(source, os.path.join(path, "waste-" + stage))
-    return os.path.join(path, "waste-run")
-
-
-def script(name, text):
-    """The path of a shell script."""
-    path = os.path.join(scratch(), name)
-    with open(path, "w") as f:
-        f.write("#!/bin/sh\n" + text)
-    os.chmod(path, 0o755)
     return path
 
 

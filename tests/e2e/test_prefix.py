@@ -1,0 +1,205 @@
+"""--prefix-cache: conversations that begin alike are put back, and nothing else changes."""
+import json
+import os
+import shutil
+import struct
+import time
+
+import waste
+
+QUESTION = "What is the capital of Italy?"
+SYSTEM = ("You are a helpful assistant that knows all the countries of the world and their capitals, and you answer in "
+          "one sentence only, please, and never at length.")
+CACHE = {"WASTE_PREFIX_CACHE": "64M"}
+
+
+def fresh(name):
+    """An empty cache directory of a test's own; the environment that names it."""
+    path = os.path.join(waste.scratch(), name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(path)
+    return dict(CACHE, XDG_CACHE_HOME=path)
+
+
+def files(env):
+    store = os.path.join(env["XDG_CACHE_HOME"], "waste", "prefix")
+    return sorted(os.path.join(store, f) for f in os.listdir(store)) if os.path.isdir(store) else []
+
+
+def run(env, *options, prompt=QUESTION):
+    return waste.waste_run("run", waste.DEMO, prompt, *options, "--json", "-q", env=env)
+
+
+def chat(env, lines, *options):
+    r = waste.waste_run("chat", waste.DEMO, *options, "--json", env=env,
+                        stdin="".join(l + "\n" for l in lines).encode())
+    return r, [json.loads(l) for l in r.out.decode().splitlines()]
+
+
+def ends(events):
+    return [e for e in events if e["event"] == "end"]
+
+
+class Reuse(waste.Test):
+    def test_a_system_message_is_computed_once(self):
+        env = fresh("system")
+        long = ["--temp", "0.9", "--seed", "3", "--ignore-eos", "-n", "150"]
+        want = self.ok(run({}, "--system", SYSTEM, *long)).json()
+        first = self.ok(run(env, "--system", SYSTEM, *long)).json()
+        again = self.ok(run(env, "--system", SYSTEM, *long)).json()
+        self.assertEqual((first["reused_tokens"], want["reused_tokens"]), (0, 0))
+        self.assertGreater(again["reused_tokens"], 40)
+        self.assertEqual([first["ids"], again["ids"]], [want["ids"]] * 2)
+        self.assertEqual(again["prompt_tokens"], want["prompt_tokens"])
+        self.assertEqual(len(files(env)), 1)
+        # another question after the same system message, from chat and eval too
+        _, events = chat(env, ["Hello!"], "--system", SYSTEM)
+        self.assertEqual(ends(events)[0]["reused_tokens"], again["reused_tokens"])
+        r = self.ok(waste.waste_run("eval", waste.DEMO, "Hello!", "--system", SYSTEM, "--json", env=env)).json()
+        self.assertEqual(r["reused_tokens"], again["reused_tokens"])
+        plain = self.ok(waste.waste_run("eval", waste.DEMO, "Hello!", "--system", SYSTEM, "--json")).json()
+        self.assertEqual(r["top"], plain["top"])
+        # another system message is another conversation
+        self.assertEqual(self.ok(run(env, "--system", "X" + SYSTEM)).json()["reused_tokens"], 0)
+
+    def test_off_is_off(self):
+        env = dict(fresh("off"), WASTE_PREFIX_CACHE="0")
+        for _ in range(2):
+            self.assertEqual(self.ok(run(env, "--system", SYSTEM)).json()["reused_tokens"], 0)
+        self.assertEqual(files(env), [])
+        self.assertEqual(self.plan(waste.DEMO)["prefix_bytes"], 0)
+
+    def test_chat_takes_back_and_goes_back(self):
+        env = fresh("chat")
+        lines = [QUESTION, "Hello!", "/retry", "Thanks!", "/save " + os.path.join(waste.scratch(), "talk.json"), "/stats"]
+        r, events = chat(env, lines, "--system", SYSTEM)
+        self.ok(r)
+        _, plain = chat({}, lines, "--system", SYSTEM)
+        self.assertEqual([e["message"] for e in ends(events)], [e["message"] for e in ends(plain)])
+        first, second, again, _ = ends(events)
+        # the turn before the one that is taken back is there, but for its last token
+        self.assertEqual(again["reused_tokens"], first["context"] - 1)
+        self.assertEqual(second["reused_tokens"], 0)      # it never went away
+        self.assertGreater(again["prompt_tokens"], again["reused_tokens"])
+        stats = [e for e in events if e["event"] == "stats"][0]
+        self.assertEqual(stats["reused_tokens"], again["reused_tokens"])
+        self.assertEqual(stats["counters"]["reused_tokens"], again["reused_tokens"])
+        # what was saved is loaded by another process: all of it but the last token is there
+        load = "/load " + os.path.join(waste.scratch(), "talk.json")
+        _, events = chat(env, [load, "Hello!", "/reset", QUESTION])
+        _, plain = chat({}, [load, "Hello!", "/reset", QUESTION])
+        loaded, reset = ends(events)
+        self.assertEqual([loaded["message"], reset["message"]], [e["message"] for e in ends(plain)])
+        self.assertEqual(loaded["reused_tokens"], stats["context"] - 1)
+        # after /reset the system message is
+        self.assertEqual(reset["reused_tokens"], len(self.ids(SYSTEM)))
+
+    def ids(self, system):
+        talk = json.dumps({"messages": [{"role": "system", "content": system}], "add_generation_prompt": False})
+        r = waste.waste_run("render", "-", waste.DEMO, "--ids", stdin=talk.encode())
+        return self.ok(r).out.decode().split(",")
+
+    def test_a_compute_that_dies_while_it_is_put_back_changes_nothing(self):
+        env = fresh("dies")
+        args = ["--system", SYSTEM, "--ignore-eos", "-n", "200", "--temp", "0.7", "--seed", "9"]
+        want = self.ok(run(env, *args)).json()["ids"]
+        random = waste.seed()
+        for _ in range(20 if waste.LONG else 4):
+            p = waste.start("run", waste.DEMO, QUESTION, *args, "--json", "-q", env=dict(os.environ, **env))
+            pid = waste.wait_for("compute", lambda: waste.stages_of(p.pid).get("compute"))
+            time.sleep(random.uniform(0, 0.15))
+            waste.kill9(pid)
+            r = self.ok(waste.finish(p)).json()
+            self.assertEqual(r["ids"], want)
+            self.assertGreater(r["reused_tokens"], 40)
+
+    def test_a_damaged_file_costs_its_tokens_and_no_more(self):
+        env = fresh("damaged")
+        want = self.ok(run(env, "--system", SYSTEM)).json()["ids"]
+        path, = files(env)
+        with open(path, "rb") as f:
+            good = f.read()
+        for bad in (good[:1000], good[:-200] + bytes([good[-200] ^ 4]) + good[-199:], b"", b"x" * len(good)):
+            with open(path, "wb") as f:
+                f.write(bad)
+            r = self.ok(run(env, "--system", SYSTEM)).json()
+            self.assertEqual((r["ids"], r["reused_tokens"]), (want, 0))
+            # it was made anew
+            self.assertGreater(self.ok(run(env, "--system", SYSTEM)).json()["reused_tokens"], 40)
+
+    def test_the_directory_stays_within_its_size(self):
+        env = fresh("size")
+        for i in range(6):
+            self.ok(run(dict(env, WASTE_PREFIX_CACHE="600K"), "--system", "%d: %s" % (i, SYSTEM)))
+            self.assertLessEqual(sum(os.path.getsize(f) for f in files(env)), 600 << 10)
+        self.assertGreater(len(files(env)), 1)
+        r = self.ok(run(dict(env, WASTE_PREFIX_CACHE="600K"), "--system", "5: " + SYSTEM)).json()
+        self.assertGreater(r["reused_tokens"], 40)
+        # none at all where one is larger than all that is allowed
+        env = fresh("tiny")
+        self.ok(run(dict(env, WASTE_PREFIX_CACHE="1K"), "--system", SYSTEM))
+        self.assertEqual(files(env), [])
+
+    def test_a_place_that_cannot_be_written_costs_nothing(self):
+        env = fresh("file")
+        os.rmdir(env["XDG_CACHE_HOME"])
+        with open(env["XDG_CACHE_HOME"], "w"):
+            pass
+        r = self.ok(run(dict(env, WASTE_USAGE="off"), "--system", SYSTEM))
+        self.assertEqual(r.json()["status"], "stop")
+
+    def test_memory_is_planned(self):
+        env = fresh("plan")
+        least = self.plan(waste.DEMO)["floor_bytes"]
+        def plan(*options):
+            return self.ok(waste.waste_run("plan", waste.DEMO, "--json", *options, env=env)).json()
+        p, without = plan(), self.plan(waste.DEMO)
+        self.assertGreater(p["prefix_bytes"], 1 << 20)
+        self.assertEqual((p["slots"], p["floor_bytes"]), (without["slots"], least))
+        self.assertEqual(p["total_bytes"], p["control_bytes"] + p["trunk_bytes"] + p["session_bytes"] + p["cache_bytes"] +
+                         p["prefix_bytes"] + sum(p["process_bytes"].values()))
+        # a budget of no more than the floor has no room for it, and works
+        self.assertEqual(plan("--budget", "%dK" % ((least + 1023) // 1024))["prefix_bytes"] >> 14, 0)
+        for budget in (1, 2, 4, 8):
+            given = least + (budget << 20)
+            p = plan("--budget", str(given))
+            self.assertLessEqual(p["total_bytes"], given)
+            self.assertGreater(p["prefix_bytes"], 0)
+            self.assertLessEqual(p["prefix_bytes"], max((budget << 20) // 8 + (32 << 10), given - p["total_bytes"] + p["prefix_bytes"]))
+
+
+class Sessions(waste.Test):
+    """A prompt that is computed in parts, and cut off in one of them, is gone on with in the same parts."""
+    def test_killed_in_a_long_prompt(self):
+        words = " ".join("The capital of Italy is Rome." for _ in range(120))
+        args = ["--system", SYSTEM, "--ignore-eos", "-n", "60", "--ctx", "4096"]
+        want = self.ok(run({}, *args, prompt=words)).json()
+        file = os.path.join(waste.scratch(), "prompt")
+        env = fresh("prompt-cache")
+        p = waste.start("run", waste.DEMO, words, *args, "--session", file, "--session-every", "16", "--json", "-q",
+                        env=dict(os.environ, **env))
+
+        def position():
+            if not os.path.exists(file):
+                return 0
+            with open(file, "rb") as f:
+                return struct.unpack_from("<I", f.read(48), 44)[0]
+        waste.wait_for("some of the prompt", lambda: position() > 200 or p.poll() is not None)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        at = position()
+        self.assertLess(at, want["prompt_tokens"], "it was quicker than the test")
+        r = self.ok(run(env, *args, "--session", file, prompt=words)).json()
+        self.assertEqual(r["ids"], want["ids"])
+        self.assertEqual((r["prompt_tokens"], r["reused_tokens"]), (want["prompt_tokens"], at))
+        # what goes on from another past leaves the session whole
+        lines = ["Hello!", "/retry", "Thanks!"]
+        _, events = chat(env, lines, "--session", file)
+        _, again = chat(env, ["/save " + os.path.join(waste.scratch(), "again.json")], "--session", file)
+        with open(os.path.join(waste.scratch(), "again.json")) as f:
+            self.assertEqual([m["content"] for m in json.load(f)["messages"]][3:],
+                             ["Hello!", ends(events)[1]["message"]["content"], "Thanks!", ends(events)[2]["message"]["content"]])
+
+
+if __name__ == "__main__":
+    waste.main()
