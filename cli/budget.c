@@ -12,6 +12,7 @@ void waste_supervisor_budget_init(struct waste_supervisor *s)
 
     s->budget_slots = plan->slots;
     s->budget_bytes = plan->total_bytes;
+    s->oom_kills = waste_machine_oom_kills();
     waste_pressure_init(&s->pressure, s->p->model->expert.record_bytes, plan->floor_slots,
                         plan->slots);
 }
@@ -26,6 +27,7 @@ void waste_supervisor_look_at_memory(struct waste_supervisor *s)
     if (now - s->pressure_ns < WASTE_SECOND_NS)
         return;
     s->pressure_ns = now;
+    s->oom_kills = waste_machine_oom_kills();
     if (!waste_pressure_read(&reading))
         return;
     after = waste_pressure_judge(&s->pressure, &reading, s->budget_slots);

@@ -20,7 +20,8 @@ struct measured {
     uint64_t counter[WASTE_COUNTER_COUNT]; /* of the decoding alone */
     uint32_t restarts[WASTE_STAGE_COUNT];
     double memory_bytes_per_s, disk_bytes_per_s; /* the machine's, in this run */
-    uint64_t bytes_per_token;
+    double multiply_adds_per_s;
+    uint64_t bytes_per_token, multiply_adds_per_token;
 };
 
 /* Where a step's time goes: X(name, counter). The rest is "other". */
@@ -164,6 +165,13 @@ static double disk_share(const struct measured *m)
                  m->disk_bytes_per_s);
 }
 
+/* Multiply-adds of prefill a second, of what the cores can do. */
+static double arithmetic_share(const struct measured *m)
+{
+    return ratio((double)m->multiply_adds_per_token * ratio(m->prefilled, m->prefill_seconds),
+                 m->multiply_adds_per_s);
+}
+
 static json_t *make_json(const struct measured *m)
 {
     struct waste_outcome o = {.prompt_tokens = m->prefilled,
@@ -180,12 +188,14 @@ static json_t *make_json(const struct measured *m)
     json_object_set_new(phases, "other", json_real(other_seconds(m)));
     json_t *object = waste_output_json(&o);
     json_t *more = json_pack(
-        "{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:o}", "tok_per_s",
+        "{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:f, s:o}", "tok_per_s",
         ratio(m->decoded, m->decode_seconds), "decode_tok_per_s",
         ratio(m->decoded, m->decode_seconds), "prefill_tok_per_s",
         ratio(m->prefilled, m->prefill_seconds), "bytes_per_token", (json_int_t)m->bytes_per_token,
         "read_bytes_per_s", m->memory_bytes_per_s, "disk_bytes_per_s", m->disk_bytes_per_s,
-        "memory_share", memory_share(m), "disk_share", disk_share(m), "phases", phases);
+        "memory_share", memory_share(m), "disk_share", disk_share(m), "multiply_adds_per_token",
+        (json_int_t)m->multiply_adds_per_token, "multiply_adds_per_s", m->multiply_adds_per_s,
+        "arithmetic_share", arithmetic_share(m), "phases", phases);
     if (object != NULL && more != NULL)
         json_object_update(object, more);
     json_decref(more);
@@ -197,9 +207,14 @@ static void print_text(const struct measured *m)
     uint64_t hits = m->counter[WASTE_C_HITS], misses = m->counter[WASTE_C_MISSES];
     char a[24], b[24];
 
-    if (m->prefilled > 0)
+    if (m->prefilled > 0) {
         printf("prefill  %8.2f tokens/s  (%u tokens, %.3f s)\n",
                ratio(m->prefilled, m->prefill_seconds), m->prefilled, m->prefill_seconds);
+        printf("  %5.1f %% of the arithmetic: %.2f G multiply-adds a token, the machine does %.1f "
+               "G/s\n",
+               100 * arithmetic_share(m), (double)m->multiply_adds_per_token * 1e-9,
+               m->multiply_adds_per_s * 1e-9);
+    }
     printf("decode   %8.2f tokens/s  (%u tokens, %.3f s)\n", ratio(m->decoded, m->decode_seconds),
            m->decoded, m->decode_seconds);
 #define X(name, id)                                                                                \
@@ -224,7 +239,10 @@ static int measure_all(struct waste_engine *e, const struct waste_ids *ids, stru
     /* the machine first, while the pipeline is idle */
     m->memory_bytes_per_s = waste_probe_memory(e->pipeline.options.threads);
     m->disk_bytes_per_s = waste_probe_disk(e->dir, e->model);
+    m->multiply_adds_per_s = waste_probe_multiply_adds(e->pipeline.options.threads);
     m->bytes_per_token = waste_probe_token_bytes(e->model);
+    m->multiply_adds_per_token =
+        waste_probe_token_multiply_adds(e->model, (uint32_t)(ids->count / 2));
     return e->args->step ? measure_steps(e, ids, m) : measure(e, ids, m);
 }
 

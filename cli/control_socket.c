@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "cli/signals.h"
 #include "cli/supervisor_int.h"
 #include "options/units.h"
 
@@ -65,11 +66,13 @@ static int bind_in(struct waste_control_socket *cs, const char *dir)
     snprintf(cs->path, sizeof(cs->path), "%.80s/%d.sock", dir, (int)getpid());
     memcpy(addr.sun_path, cs->path, sizeof(cs->path));
     unlink(cs->path); /* left by an earlier process of our number */
+    waste_signals_unlink(cs->path);
     /* before bind: the file never exists with a wider mode */
     if (fchmod(cs->fd, 0600) != 0 || bind(cs->fd, (struct sockaddr *)&addr, sizeof(addr)) != 0 ||
         chmod(cs->path, 0600) != 0 || listen(cs->fd, WASTE_SOCKET_CLIENTS) != 0) {
         rc = -errno;
         unlink(cs->path);
+        waste_signals_unlink(NULL);
         cs->path[0] = '\0';
     }
     return rc;
@@ -111,6 +114,7 @@ void waste_control_socket_close(struct waste_control_socket *cs)
         return;
     if (cs->path[0] != '\0')
         unlink(cs->path);
+    waste_signals_unlink(NULL);
     for (int i = 0; i < WASTE_SOCKET_CLIENTS; i++)
         if (cs->client[i].fd >= 0)
             close(cs->client[i].fd);

@@ -79,18 +79,37 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
     [WASTE_CMD_INFO] =
         {"Shows the architecture and the formats of a container, after checking it.\n",
          "  waste-run info models/demo.waste\n"},
-    [WASTE_CMD_PS] =
-        {"Lists the pipelines of this user and the state, activity and memory of each process.\n",
-         "  waste-run ps\n"},
+    [WASTE_CMD_PS] = {"Lists the pipelines of this user: of each process its state, what it waits "
+                      "for, its memory\n"
+                      "and how often it was restarted.\n",
+                      "  waste-run ps\n"
+                      "  waste-run ps --json\n"},
     [WASTE_CMD_STATS] =
-        {"Shows stages, rates and all counters of a running pipeline. Looking changes nothing.\n",
-         "  waste-run stats --json\n"},
+        {"Shows stages, rates, drives, layers and all counters of a running pipeline, once. "
+         "Looking\n"
+         "changes nothing and asks no stage. --prometheus: for a textfile collector, say.\n",
+         "  waste-run stats --json\n"
+         "  waste-run stats --prometheus > /var/lib/node_exporter/waste.prom\n"},
     [WASTE_CMD_TOP] =
-        {"Shows stages and rates of the last second until the pipeline ends or Ctrl-C.\n",
-         "  waste-run top\n"},
+        {"Shows what each stage does and waits for, its share of a CPU, memory and restarts; "
+         "tokens a\n"
+         "second, where a step's time goes, hits and misses, prefetches used and wasted, what "
+         "drives\n"
+         "and memory give of what they could, how long reads take, the time of each layer. q or\n"
+         "Ctrl-C ends it. Where stdout is no terminal, one look over --interval seconds.\n"
+         "\n"
+         "disk: read a second, of what the drives gave when the reader measured them at the "
+         "start.\n"
+         "memory: weights a generated token touches, of what compute's threads read a second at "
+         "the\n"
+         "start. A drive or trunk too small to measure shows no share.\n",
+         "  waste-run top\n"
+         "  waste-run top --interval 0.5\n"
+         "  waste-run top --once --json --pid 4711\n"},
     [WASTE_CMD_RESTART] = {"Asks a stage to finish what it must, exit, and be started again. The "
                            "output of a request\n"
-                           "in progress stays the same; the trunk is not read again.\n",
+                           "in progress stays the same; the trunk is not read again. Says which "
+                           "processes came for which.\n",
                            "  waste-run restart compute\n"
                            "  waste-run restart all --pid 4711\n",
                            "reader compute router all"},
@@ -100,9 +119,14 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
          "given back, or grows as experts are read; what is generated stays the same.\n",
          "  waste-run budget 24G\n"
          "  waste-run budget 46G --pid 4711\n"},
-    [WASTE_CMD_STOP] = {"Ends a pipeline as Ctrl-C would: what was generated is printed first.\n",
-                        "  waste-run stop\n"},
-    [WASTE_CMD_LOG] =
-        {"Shows what the stages reported, oldest first, also those that have died since.\n",
-         "  waste-run log\n"},
+    [WASTE_CMD_STOP] = {"Ends a pipeline as Ctrl-C would: what was generated is printed first. "
+                        "Returns when it has\n"
+                        "ended.\n",
+                        "  waste-run stop\n"
+                        "  waste-run stop --pid 4711 -q\n"},
+    [WASTE_CMD_LOG] = {"Shows what the stages reported, oldest first, also those that have died "
+                       "since; of each the\n"
+                       "last 64 lines. --json: one object a line (time, stage, level, text).\n",
+                       "  waste-run log\n"
+                       "  waste-run log -f --json\n"},
 };

@@ -239,6 +239,33 @@ void waste_machine_rss(int32_t pid, struct waste_machine_rss *out)
     read_field(path, "Pss:", 1024, &out->pss);
 }
 
+double waste_machine_cpu_seconds(int32_t pid)
+{
+    char path[64], line[1024] = "";
+    unsigned long long user, system;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        return 0;
+    size_t n = fread(line, 1, sizeof(line) - 1, f);
+    line[n] = '\0';
+    fclose(f);
+    const char *end = strrchr(line, ')'); /* the program's name may hold anything */
+    if (end == NULL || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
+                              &user, &system) != 2)
+        return 0;
+    return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+uint64_t waste_machine_oom_kills(void)
+{
+    uint64_t kills = 0;
+
+    read_field("/proc/vmstat", "oom_kill ", 1, &kills);
+    return kills;
+}
+
 void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT])
 {
     static const char prefix[] = "/memfd:waste-";

@@ -37,9 +37,16 @@ struct waste_machine_rss {
 };
 void waste_machine_rss(int32_t pid, struct waste_machine_rss *out);
 
+/* CPU time of all its threads so far; 0 if it cannot be seen. */
+double waste_machine_cpu_seconds(int32_t pid);
+
 /* Memory that a waste-run's segments really take, by enum waste_segment_id; zero if it cannot be
  * seen. */
 void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT]);
+
+/* How many processes of the machine the kernel has killed for want of memory; 0 if it does not say.
+ */
+uint64_t waste_machine_oom_kills(void);
 
 /* CPUs' worth of time this process may use: its affinity and any cgroup's quota, at least 1. */
 uint32_t waste_machine_cpus(const struct waste_machine_paths *paths);

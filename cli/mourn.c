@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/machine.h"
 #include "cli/repair.h"
 #include "cli/supervisor_int.h"
 #include "shm/inject.h"
@@ -48,12 +49,22 @@ static bool last_error(struct waste_supervisor *s, enum waste_stage_id stage, ch
     return false;
 }
 
-static void describe(const siginfo_t *info, char *out, size_t room)
+/* The kernel does not say whom it killed for want of memory, only how often it did. */
+static bool was_out_of_memory(const struct waste_supervisor *s, const siginfo_t *info,
+                              const struct waste_child *c)
+{
+    return info->si_code != CLD_EXITED && info->si_status == SIGKILL && !c->killed &&
+           waste_machine_oom_kills() > s->oom_kills;
+}
+
+static void describe(const struct waste_supervisor *s, const siginfo_t *info,
+                     const struct waste_child *c, char *out, size_t room)
 {
     if (info->si_code == CLD_EXITED)
         snprintf(out, room, "exit code %d", info->si_status);
     else
-        snprintf(out, room, "signal %d (%s)", info->si_status, strsignal(info->si_status));
+        snprintf(out, room, "signal %d (%s%s)", info->si_status, strsignal(info->si_status),
+                 was_out_of_memory(s, info, c) ? ", when the kernel was out of memory" : "");
 }
 
 /* Exit code 2: configuration or container. Starting again would only say it again. */
@@ -88,28 +99,33 @@ static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const s
     uint64_t commit = atomic_load_explicit(&s->p->session->commit, memory_order_acquire);
     bool exited = info->si_code == CLD_EXITED;
     int64_t now = waste_now_ns();
-    char how[64];
+    char how[96];
 
-    describe(info, how, sizeof(how));
+    describe(s, info, c, how, sizeof(how));
     c->life = WASTE_LIFE_IDLE;
     if (s->stopping || c->expected)
         return;
     if (c->polite) {
+        c->gone_ns = now;
         waste_log_write(log, WASTE_LOG_INFO, "%s exited as asked (%s)", waste_stage_name[stage],
                         how);
         return;
     }
+    if (c->gone_ns == 0)
+        c->gone_ns = now;
     if (c->killed) /* else five hangs at one step would take too long to be noticed */
         c->deaths.silent_ns += now - c->heartbeat_ns;
     if (exited && (info->si_status == 2 || info->si_status == 127))
         break_down(s, stage, how);
     else if (waste_deaths_add(&c->deaths, now - c->deaths.silent_ns, commit))
         tire(s, stage, how, waste_commit_position(commit));
-    if (c->life == WASTE_LIFE_IDLE)
+    if (c->life == WASTE_LIFE_IDLE) {
         waste_log_write(log, WASTE_LOG_WARNING, "%s (pid %d) died of %s at token position %u",
                         waste_stage_name[stage], c->pid, how, waste_commit_position(commit));
-    else
+    } else {
+        c->gone_ns = 0;
         waste_log_write(log, WASTE_LOG_ERROR, "%s", c->reason);
+    }
 }
 
 void waste_supervisor_mourn(struct waste_supervisor *s, enum waste_stage_id stage)

@@ -14,6 +14,7 @@ void waste_args_defaults(struct waste_args *args)
         .hang_seconds = 10,
         .prefix_bytes = WASTE_PREFIX_DEFAULT,
         .session_every = WASTE_SESSION_EVERY_DEFAULT,
+        .interval = 1,
         .top = 10,
         .tokens = 32,
     };

@@ -96,7 +96,11 @@ struct waste_args {
 
     bool segments, show_ids; /* render */
 
-    uint32_t pid; /* ps, stats, ...; 0: the only one */
+    uint32_t pid;    /* ps, stats, ...; 0: the only one */
+    bool prometheus; /* stats */
+    bool once;       /* top */
+    double interval;
+    bool follow; /* log */
 
     const char *ids_file; /* bench */
     uint32_t tokens;

@@ -109,9 +109,19 @@ static const struct waste_option option_table[] = {
      FIELD(show_ids), 0, 0, BIT(RENDER)},
     {"--pid", "N", "the waste-run meant, when several run", WASTE_OPT_U32, FIELD(pid), 1,
      0x7fffffff, ATTACHED},
-    {"--json", NULL, "JSON on stdout: one object; of a chat, one event a line", WASTE_OPT_FLAG,
-     FIELD(json), 0, 0, ANY & ~(BIT(RENDER) | BIT(TOP) | BIT(RESTART) | BIT(STOP) | BIT(LOG))},
-    {"-q", NULL, "no status line", WASTE_OPT_FLAG, FIELD(quiet), 0, 0, PIPELINE},
+    {"--json", NULL, "JSON on stdout: one object; of chat and log, one a line", WASTE_OPT_FLAG,
+     FIELD(json), 0, 0, ANY & ~BIT(RENDER)},
+    {"--prometheus", NULL, "Prometheus' text format on stdout", WASTE_OPT_FLAG, FIELD(prometheus),
+     0, 0, BIT(STATS)},
+    {"--interval", "F", "seconds between two looks; default 1", WASTE_OPT_FLOAT, FIELD(interval),
+     0.1, 3600, BIT(TOP)},
+    {"--once", NULL, "one look, as text; so it is where stdout is no terminal", WASTE_OPT_FLAG,
+     FIELD(once), 0, 0, BIT(TOP)},
+    {"--follow", NULL, "go on with new lines until the pipeline ends; short: -f", WASTE_OPT_FLAG,
+     FIELD(follow), 0, 0, BIT(LOG)},
+    {"-f", NULL, NULL, WASTE_OPT_FLAG, FIELD(follow), 0, 0, BIT(LOG)},
+    {"-q", NULL, "no status line", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
+     PIPELINE | BIT(RESTART) | BIT(STOP)},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
@@ -164,7 +174,11 @@ const struct waste_program waste_run_program = {
         "Options may also stand in ~/.config/waste/config ('temp = 0.6') and in the environment\n"
         "(WASTE_TEMP=0.6); the command line counts first, then the environment.\n"
         "'waste-run COMMAND --help' shows one command, with examples.\n"
-        "exit codes: 0 done, 1 failed, 2 usage or bad configuration\n",
+        "exit codes: 0 done, 1 failed, 2 usage or bad configuration. Ctrl-C, SIGTERM and SIGHUP "
+        "end\n"
+        "in order, printing what there is: 0, or 1 if nothing could be generated yet. A second "
+        "one\n"
+        "ends at once: 130, 143 or 129.\n",
     .man_notes =
         ".SH ENVIRONMENT\n"
         "Every option has a variable: \\fBWASTE_TOP_P\\fR is \\-\\-top\\-p. Flags take yes or no.\n"
@@ -176,7 +190,13 @@ const struct waste_program waste_run_program = {
         "a\n"
         "comment. $XDG_CONFIG_HOME is respected.\n"
         ".SH EXIT STATUS\n"
-        "0 done, 1 failed, 2 usage or bad configuration.\n",
+        "0 done, 1 failed, 2 usage or bad configuration. The first SIGINT, SIGTERM or SIGHUP ends "
+        "in\n"
+        "order: what was generated is printed, the stages exit, the status is 0 (1 if the pipeline "
+        "was\n"
+        "not ready yet). In a chat SIGINT ends the reply, and at the prompt the chat. The second "
+        "one\n"
+        "ends at once with 128 and its number: 130, 143, 129. Stages never outlive waste\\-run.\n",
     .options = option_table,
     .option_count = sizeof(option_table) / sizeof(option_table[0]),
     .commands = command_table,

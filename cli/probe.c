@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "cli/supervisor_int.h"
+#include "compute/kernels.h"
 
 enum { THREADS_MAX = 64, DISK_DEPTH = 8, ROUNDS = 5 };
 #define MEMORY_BYTES (UINT64_C(128) << 20) /* a thread's: more than the caches hold */
+#define ARITHMETIC (UINT64_C(1) << 30)     /* multiply-adds of a thread's round */
 #define DISK_NS (WASTE_SECOND_NS / 2)
 
 struct memory_job {
@@ -74,6 +76,41 @@ double waste_probe_memory(uint32_t threads)
             best = (double)bytes / seconds;
     }
     munmap(memory, bytes);
+    return best;
+}
+
+struct arithmetic_job {
+    struct waste_kernels kernels;
+    uint64_t done;
+};
+
+static void *multiply_and_add(void *arg)
+{
+    struct arithmetic_job *job = arg;
+    float sink[WASTE_TILE] = {0};
+
+    job->done = job->kernels.multiply_adds(sink, ARITHMETIC);
+    return NULL;
+}
+
+double waste_probe_multiply_adds(uint32_t threads)
+{
+    struct arithmetic_job job[THREADS_MAX];
+    double best = 0;
+
+    if (threads > THREADS_MAX)
+        threads = THREADS_MAX;
+    for (uint32_t i = 0; i < threads; i++)
+        if (!waste_kernels_init(&job[i].kernels, getenv("WASTE_CPU")))
+            return 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        double done = 0;
+        double seconds = run_all(multiply_and_add, job, sizeof(job[0]), threads);
+        for (uint32_t i = 0; i < threads; i++)
+            done += (double)job[i].done;
+        if (done / seconds > best)
+            best = done / seconds;
+    }
     return best;
 }
 
@@ -159,4 +196,20 @@ uint64_t waste_probe_token_bytes(const struct waste_model *model)
         if (waste_model_layer(model, i)->is_moe)
             bytes += (uint64_t)model->config.top_k * model->expert.crc_end;
     return bytes;
+}
+
+uint64_t waste_probe_token_multiply_adds(const struct waste_model *model, uint32_t positions)
+{
+    const struct waste_config *c = &model->config;
+    uint64_t trunk = 0, expert = (uint64_t)3 * c->expert_inner * c->expert_width;
+    uint64_t kda = (uint64_t)3 * c->kda_heads * c->kda_dim * c->kda_dim;
+    uint64_t mla = (uint64_t)positions * c->mla_heads * (2 * c->kv_lora + c->rope_dim);
+    uint32_t moe_layers = c->layers - c->dense_layers;
+
+    for (uint32_t i = 1; i < model->tensor_count; i++) {
+        const struct waste_tensor *t = waste_model_tensor(model, i);
+        if (i != model->tensor[WASTE_M_EMBED] && i != model->tensor[WASTE_M_LM_HEAD])
+            trunk += (uint64_t)t->rows * t->cols;
+    }
+    return trunk + moe_layers * c->top_k * expert + c->kda_layers * kda + c->mla_layers * mla;
 }

@@ -1,4 +1,4 @@
-/* What this machine gives at this moment: memory read bandwidth and disk read bandwidth. */
+/* What this machine gives at this moment: memory and disk read bandwidth, and arithmetic. */
 #ifndef WASTE_CLI_PROBE_H
 #define WASTE_CLI_PROBE_H
 
@@ -9,6 +9,9 @@
 /* Bytes a second that `threads` threads read together from memory no cache holds. 0: no memory. */
 double waste_probe_memory(uint32_t threads);
 
+/* f32 multiply-adds a second that `threads` threads do together, at the kernel level in use. */
+double waste_probe_multiply_adds(uint32_t threads);
+
 /*
  * Bytes a second of expert records read past the page cache (O_DIRECT), several at once, at random.
  * 0 if the file system does not do O_DIRECT.
@@ -17,5 +20,9 @@ double waste_probe_disk(const char *dir, const struct waste_model *model);
 
 /* Bytes of weights a token touches: the trunk but for embeddings, and its experts. */
 uint64_t waste_probe_token_bytes(const struct waste_model *model);
+
+/* Multiply-adds of a prompt token's forward pass that attends to `positions` others: all matrices
+ * but lm_head, which only the last token goes through, its experts, and attention. */
+uint64_t waste_probe_token_multiply_adds(const struct waste_model *model, uint32_t positions);
 
 #endif

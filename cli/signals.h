@@ -1,6 +1,7 @@
 /*
- * SIGINT, SIGTERM and SIGHUP: the first asks for a clean end, the second ends at once (the stages
- * are set to die with us). The handler only sets flags.
+ * SIGINT, SIGTERM and SIGHUP: the first asks for a clean end, the second ends at once with exit
+ * code 128 + its number (the stages are set to die with us). The handler only sets flags. SIGQUIT
+ * and what else ends a program by default still do, but leave no file behind.
  */
 #ifndef WASTE_CLI_SIGNALS_H
 #define WASTE_CLI_SIGNALS_H
@@ -8,6 +9,11 @@
 #include <stdbool.h>
 
 void waste_signals_install(void);
+
+/* A file that goes when a signal ends the program at once (the path is copied, at most
+ * WASTE_SIGNALS_PATH bytes); NULL: none any more. Main thread. */
+enum { WASTE_SIGNALS_PATH = 128 };
+void waste_signals_unlink(const char *path);
 
 /* An end was asked for: by a signal, or by waste_signals_raise (any thread). */
 bool waste_signals_ended(void);

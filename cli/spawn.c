@@ -40,9 +40,44 @@ int waste_spawn_find(struct waste_programs *out, struct waste_error *err)
     return 0;
 }
 
+/*
+ * When memory runs out the kernel kills the process with the highest score: a stage, which costs a
+ * pause, rather than waste-run, which would cost everything. Empty where the score cannot be read.
+ */
+struct oom_score {
+    char text[16];
+};
+enum { OOM_SCORE_ABOVE = 300, OOM_SCORE_MAX = 1000 };
+
+static struct oom_score stage_oom_score(void)
+{
+    struct oom_score score = {""};
+    int own;
+    FILE *f = fopen("/proc/self/oom_score_adj", "re");
+
+    if (f == NULL)
+        return score;
+    if (fscanf(f, "%d", &own) == 1)
+        snprintf(score.text, sizeof(score.text), "%d",
+                 own + OOM_SCORE_ABOVE < OOM_SCORE_MAX ? own + OOM_SCORE_ABOVE : OOM_SCORE_MAX);
+    fclose(f);
+    return score;
+}
+
+static void set_oom_score(const struct oom_score *score)
+{
+    int fd = score->text[0] != '\0' ? open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC) : -1;
+
+    if (fd < 0)
+        return;
+    ssize_t n = write(fd, score->text, strlen(score->text));
+    (void)n; /* without it the stage runs all the same */
+    close(fd);
+}
+
 /* In the child of a process with threads: system calls only. */
 static void become(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
-                   pid_t parent, int null)
+                   pid_t parent, int null, const struct oom_score *score)
 {
     sigset_t none;
 
@@ -50,6 +85,7 @@ static void become(const struct waste_pipeline *p, enum waste_stage_id stage, co
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before the line above */
         _exit(1);
+    set_oom_score(score);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
@@ -68,6 +104,7 @@ static void become(const struct waste_pipeline *p, enum waste_stage_id stage, co
 int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
                 pid_t *out_pid, int *out_pidfd)
 {
+    const struct oom_score score = stage_oom_score();
     pid_t parent = getpid();
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
@@ -75,7 +112,7 @@ int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const
         return -errno;
     pid_t pid = fork();
     if (pid == 0)
-        become(p, stage, program, parent, null);
+        become(p, stage, program, parent, null, &score);
     int err = -errno;
     close(null);
     if (pid < 0)

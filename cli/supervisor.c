@@ -16,7 +16,8 @@
 #include "cli/supervisor_int.h"
 #include "shm/inject.h"
 
-enum { LOOK_MS = 100 }; /* heartbeats, deadlines and new requests are looked at this often */
+/* Heartbeats, deadlines and new requests are looked at this often; what starts, more so. */
+enum { LOOK_MS = 100, LOOK_AT_START_MS = 10 };
 #define STOP_NS (3 * WASTE_SECOND_NS)    /* at the end, from asking to killing */
 #define POLITE_NS (60 * WASTE_SECOND_NS) /* restart: a step of a large model takes its time */
 #define PAUSE_NS (2 * WASTE_SECOND_NS)   /* we did not run for that long ourselves */
@@ -96,6 +97,25 @@ static void ask_child(struct waste_supervisor *s, int i, int64_t until_ns)
     waste_pipeline_ring(s->p, (enum waste_stage_id)i);
 }
 
+static bool runs(const struct waste_supervisor *s, int i)
+{
+    /* relaxed: shown, and the limit of a hang depends on it */
+    return s->child[i].life == WASTE_LIFE_ALIVE &&
+           atomic_load_explicit(&s->p->shm.control->stage[i].state, memory_order_relaxed) ==
+               WASTE_STAGE_RUNNING;
+}
+
+static void note_return(struct waste_supervisor *s, int i, int64_t now)
+{
+    struct waste_child *c = &s->child[i];
+
+    if (c->gone_ns == 0 || !runs(s, i))
+        return;
+    waste_log_write(waste_supervisor_log(s), WASTE_LOG_INFO, "%s (pid %d) runs again after %.2f s",
+                    waste_stage_name[i], c->pid, (double)(now - c->gone_ns) / 1e9);
+    c->gone_ns = 0;
+}
+
 /* A stage that does not beat is killed; its death is then treated like any other. */
 static void look_after(struct waste_supervisor *s, int i, int64_t now, bool paused)
 {
@@ -109,14 +129,15 @@ static void look_after(struct waste_supervisor *s, int i, int64_t now, bool paus
         c->heartbeat = beat;
         c->heartbeat_ns = now;
     }
-    bool runs = atomic_load_explicit(&record->state, memory_order_relaxed) == WASTE_STAGE_RUNNING;
-    uint32_t limit = runs ? s->options.hang_seconds : s->options.hang_loading_seconds;
+    note_return(s, i, now);
+    uint32_t limit = runs(s, i) ? s->options.hang_seconds : s->options.hang_loading_seconds;
     if (now - c->heartbeat_ns > limit * WASTE_SECOND_NS) {
         char where[320];
         waste_hang_describe(record, c->pid, where, sizeof(where));
         waste_log_write(waste_supervisor_log(s), WASTE_LOG_WARNING,
                         "%s (pid %d) gave no sign of life for %u s, killed: %s",
                         waste_stage_name[i], c->pid, limit, where);
+        c->gone_ns = c->heartbeat_ns;
         kill_child(c);
     } else if (c->polite && now > c->polite_until_ns) {
         kill_child(c);
@@ -206,6 +227,14 @@ static void look(struct waste_supervisor *s)
         look_after(s, i, now, paused);
 }
 
+static int look_ms(const struct waste_supervisor *s)
+{
+    for (int i = 0; i < WASTE_STAGE_COUNT; i++)
+        if (s->child[i].life == WASTE_LIFE_ALIVE && !runs(s, i))
+            return LOOK_AT_START_MS;
+    return LOOK_MS;
+}
+
 /* Sleeps until a stage dies, somebody calls, or it is time to look. */
 static void wait_and_reap(struct waste_supervisor *s)
 {
@@ -219,7 +248,7 @@ static void wait_and_reap(struct waste_supervisor *s)
             .events = POLLIN,
         };
     sockets = waste_control_socket_poll(s->socket, fds + 1 + WASTE_STAGE_COUNT);
-    if (poll(fds, 1 + WASTE_STAGE_COUNT + sockets, LOOK_MS) < 0)
+    if (poll(fds, 1 + WASTE_STAGE_COUNT + sockets, look_ms(s)) < 0)
         return;
     uint64_t count;
     if (fds[0].revents != 0 && read(s->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)

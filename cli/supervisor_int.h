@@ -38,7 +38,8 @@ struct waste_child {
     int64_t polite_until_ns; /* then SIGKILL */
     uint64_t heartbeat;      /* as last seen; only its changes matter */
     int64_t heartbeat_ns;    /* when it changed, by our clock */
-    uint64_t log_start;      /* lines in its log when this process started */
+    int64_t gone_ns;    /* its predecessor's last sign of life; 0: it has none, or runs again */
+    uint64_t log_start; /* lines in its log when this process started */
     struct waste_deaths deaths;
     char reason[WASTE_ERROR_TEXT]; /* BROKEN, TIRED */
 };
@@ -61,6 +62,7 @@ struct waste_supervisor {
     uint32_t budget_slots; /* what the budget allows now; pressure may allow less */
     uint64_t budget_bytes;
     int64_t pressure_ns; /* last looked at */
+    uint64_t oom_kills;  /* of the whole machine, then */
     uint64_t seen_seq;   /* newest request that gave tired stages another chance */
 
     pthread_mutex_t lock; /* of those below, between our own threads */

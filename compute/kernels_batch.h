@@ -10,17 +10,19 @@
 
 enum {
     TILE_VECTORS = WASTE_TILE / V_LANES,
-    MAX_SUMS = 16, /* of a register tile */
+    MAX_SUMS = 16, /* of a register tile, and so its rows at most */
     HALF_TILE = 8, /* tokens of a v8 */
+    SCORE_HEADS = 2 * WASTE_TILE,
+    SCORE_ROWS = 256,
 };
 
 /*
  * `height` rows times one or two tiles: every sum runs over the columns alone in its register, so
  * its order is the same in any shape of tile. height, tiles: constants, of which `rows` are kept.
  */
-WASTE_INLINE void multiply_tiles(float *yt, size_t y_tile, const float *panel, const float *scale,
-                                 const float *xt, size_t x_tile, uint32_t rows, uint32_t cols,
-                                 uint32_t height, uint32_t tiles)
+WASTE_INLINE void multiply_tiles(float *yt, size_t y_tile, const float *panel, size_t stride,
+                                 const float *scale, const float *xt, size_t x_tile, uint32_t rows,
+                                 uint32_t cols, uint32_t height, uint32_t tiles)
 {
     uint32_t width = tiles * TILE_VECTORS;
     vf sum[MAX_SUMS];
@@ -32,7 +34,7 @@ WASTE_INLINE void multiply_tiles(float *yt, size_t y_tile, const float *panel, c
             x[v] = v_load(xt + v / TILE_VECTORS * x_tile + v % TILE_VECTORS * V_LANES);
 #pragma GCC unroll 16
         for (uint32_t r = 0; r < height; r++) {
-            vf w = v_set1(panel[r * WASTE_GROUP]);
+            vf w = v_set1(panel[r * stride]);
             for (uint32_t v = 0; v < width; v++)
                 sum[r * width + v] = v_fma(w, x[v], sum[r * width + v]);
         }
@@ -49,8 +51,8 @@ WASTE_INLINE void multiply_tiles(float *yt, size_t y_tile, const float *panel, c
 }
 
 /* The first half of a tile that has no more tokens. */
-WASTE_INLINE void multiply_half(float *yt, const float *panel, const float *scale, const float *xt,
-                                uint32_t rows, uint32_t cols, uint32_t height)
+WASTE_INLINE void multiply_half(float *yt, const float *panel, size_t stride, const float *scale,
+                                const float *xt, uint32_t rows, uint32_t cols, uint32_t height)
 {
     v8 sum[MAX_SUMS];
     for (uint32_t r = 0; r < height; r++)
@@ -59,7 +61,7 @@ WASTE_INLINE void multiply_half(float *yt, const float *panel, const float *scal
         v8 x = v8_load(xt);
 #pragma GCC unroll 16
         for (uint32_t r = 0; r < height; r++)
-            sum[r] = v8_fma(v8_set1(panel[r * WASTE_GROUP]), x, sum[r]);
+            sum[r] = v8_fma(v8_set1(panel[r * stride]), x, sum[r]);
     }
 #pragma GCC unroll 16
     for (uint32_t r = 0; r < height; r++) {
@@ -70,30 +72,38 @@ WASTE_INLINE void multiply_half(float *yt, const float *panel, const float *scal
     }
 }
 
-/* A tile (or two) is in L1 while it meets all rows of the panel. */
-static void panel_multiply(float *yt, size_t y_tile, const float *panel, const float *scale,
-                           const float *xt, size_t x_tile, uint32_t rows, uint32_t cols, uint32_t n)
+/* A tile (or two) is in L1 while it meets all rows. Rows past the last may be read, up to a
+ * register tile of them. */
+WASTE_INLINE void multiply_any(float *yt, size_t y_tile, const float *panel, size_t stride,
+                               const float *scale, const float *xt, size_t x_tile, uint32_t rows,
+                               uint32_t cols, uint32_t n)
 {
     for (uint32_t t = 0; t < n;) {
         uint32_t left = n - t, tiles = 1;
         if (left <= HALF_TILE) {
             for (uint32_t r = 0; r < rows; r += V_HALF_ROWS)
-                multiply_half(yt + r * WASTE_TILE, panel + r * WASTE_GROUP, scale + r, xt, rows - r,
-                              cols, V_HALF_ROWS);
+                multiply_half(yt + r * WASTE_TILE, panel + r * stride, stride, scale + r, xt,
+                              rows - r, cols, V_HALF_ROWS);
         } else if (V_PAIR_ROWS && left > WASTE_TILE + HALF_TILE) {
             tiles = 2;
             for (uint32_t r = 0; r < rows; r += V_PAIR_ROWS)
-                multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * WASTE_GROUP, scale + r, xt,
-                               x_tile, rows - r, cols, V_PAIR_ROWS, 2);
+                multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * stride, stride, scale + r,
+                               xt, x_tile, rows - r, cols, V_PAIR_ROWS, 2);
         } else {
             for (uint32_t r = 0; r < rows; r += V_TILE_ROWS)
-                multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * WASTE_GROUP, scale + r, xt,
-                               x_tile, rows - r, cols, V_TILE_ROWS, 1);
+                multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * stride, stride, scale + r,
+                               xt, x_tile, rows - r, cols, V_TILE_ROWS, 1);
         }
         t += tiles * WASTE_TILE;
         yt += tiles * y_tile;
         xt += tiles * x_tile;
     }
+}
+
+static void panel_multiply(float *yt, size_t y_tile, const float *panel, const float *scale,
+                           const float *xt, size_t x_tile, uint32_t rows, uint32_t cols, uint32_t n)
+{
+    multiply_any(yt, y_tile, panel, WASTE_GROUP, scale, xt, x_tile, rows, cols, n);
 }
 
 /* Weights [V_LANES i, V_LANES (i + 1)) of a group, in their order. */
@@ -190,6 +200,53 @@ static void unpack(float *y, size_t ldy, const uint32_t *index, const float *wei
         }
 }
 
+/* The latents of `rows` positions are the weights, the queries of up to SCORE_HEADS heads the
+ * tokens.
+ */
+static void score_block(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
+                        uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
+                        uint32_t n, const float *scale)
+{
+    float yt[SCORE_HEADS * SCORE_ROWS] __attribute__((aligned(64)));
+    float xt[SCORE_HEADS * WASTE_GROUP] __attribute__((aligned(64)));
+    size_t y_tile = (size_t)n * WASTE_TILE;
+    float edge[MAX_SUMS * WASTE_GROUP]; /* the last rows, where a register tile may read on */
+    uint32_t tiles = (heads + WASTE_TILE - 1) / WASTE_TILE, whole = n / MAX_SUMS * MAX_SUMS;
+    memset(yt, 0, tiles * y_tile * sizeof *yt);
+    for (uint32_t c = 0; c < dim; c += WASTE_GROUP) {
+        uint32_t cols = dim - c < WASTE_GROUP ? dim - c : WASTE_GROUP;
+        for (uint32_t h = 0; h < heads; h += WASTE_TILE)
+            pack(xt + h * WASTE_GROUP, q + (size_t)h * q_stride + c, q_stride, NULL, heads - h,
+                 cols);
+        multiply_any(yt, y_tile, rows + c, row_stride, scale, xt, WASTE_TILE * WASTE_GROUP, whole,
+                     cols, heads);
+        for (uint32_t t = whole; t < n; t++)
+            memcpy(edge + (t - whole) * WASTE_GROUP, rows + (size_t)t * row_stride + c,
+                   cols * sizeof *edge);
+        multiply_any(yt + whole * WASTE_TILE, y_tile, edge, WASTE_GROUP, scale, xt,
+                     WASTE_TILE * WASTE_GROUP, n - whole, cols, heads);
+    }
+    for (uint32_t h = 0; h < heads; h += WASTE_TILE)
+        unpack(score + (size_t)h * score_stride, score_stride, NULL, NULL, yt + h * n,
+               heads - h < WASTE_TILE ? heads - h : WASTE_TILE, n);
+}
+
+static void mla_scores(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
+                       uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
+                       uint32_t n, float scale)
+{
+    float scales[SCORE_ROWS];
+    for (uint32_t t = 0; t < SCORE_ROWS; t++)
+        scales[t] = scale;
+    for (uint32_t t = 0; t < n; t += SCORE_ROWS)
+        for (uint32_t h = 0; h < heads; h += SCORE_HEADS)
+            score_block(score + (size_t)h * score_stride + t, score_stride,
+                        q + (size_t)h * q_stride, q_stride,
+                        heads - h < SCORE_HEADS ? heads - h : SCORE_HEADS,
+                        rows + (size_t)t * row_stride, dim, row_stride,
+                        n - t < SCORE_ROWS ? n - t : SCORE_ROWS, scales);
+}
+
 /* As many chains as the longest latency times the most pipes, where registers do. */
 static uint64_t multiply_adds(float *sink, uint64_t n)
 {
@@ -220,6 +277,7 @@ static void fill_batch(struct waste_kernels *k)
     k->vq_panel[WASTE_FMT_VQ4P] = vq_panel_vq4p;
     k->panel_multiply = panel_multiply;
     k->multiply_adds = multiply_adds;
+    k->mla_scores = mla_scores;
 }
 
 #endif

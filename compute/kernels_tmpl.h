@@ -260,53 +260,6 @@ static void kda_step(float *o, float *s_out, const float *s_in, const float *q, 
         v_fence();
 }
 
-/* m columns of a tile of V_TILE rows x 4 heads. */
-WASTE_INLINE void score_columns(vf acc[V_TILE][4], const float *const row[V_TILE],
-                                const float *const head[4], uint32_t d, uint32_t m)
-{
-    vf x[4];
-    for (uint32_t j = 0; j < 4; j++)
-        x[j] = v_load_n(head[j] + d, m);
-    for (uint32_t i = 0; i < V_TILE; i++) {
-        vf r = v_load_n(row[i] + d, m);
-        for (uint32_t j = 0; j < 4; j++)
-            acc[i][j] = v_fma(x[j], r, acc[i][j]);
-    }
-}
-
-/*
- * Past an edge the last row or head is computed again and not stored, so that every score is made
- * by the same instructions.
- */
-static void mla_scores(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
-                       uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
-                       uint32_t n, float scale)
-{
-    for (uint32_t t = 0; t < n; t += V_TILE)
-        for (uint32_t h = 0; h < heads; h += 4) {
-            const float *row[V_TILE], *head[4];
-            float sum[V_TILE][4];
-            vf acc[V_TILE][4];
-            uint32_t d = 0;
-            for (uint32_t i = 0; i < V_TILE; i++)
-                row[i] = rows + (size_t)(t + i < n ? t + i : n - 1) * row_stride;
-            for (uint32_t j = 0; j < 4; j++)
-                head[j] = q + (size_t)(h + j < heads ? h + j : heads - 1) * q_stride;
-            for (uint32_t i = 0; i < V_TILE; i++)
-                for (uint32_t j = 0; j < 4; j++)
-                    acc[i][j] = v_zero();
-            for (; d + V_LANES <= dim; d += V_LANES)
-                score_columns(acc, row, head, d, V_LANES);
-            if (d < dim)
-                score_columns(acc, row, head, d, dim - d);
-            for (uint32_t i = 0; i < V_TILE; i++)
-                v_sum4(sum[i], acc[i]);
-            for (uint32_t i = 0; i < V_TILE && t + i < n; i++)
-                for (uint32_t j = 0; j < 4 && h + j < heads; j++)
-                    score[(size_t)(h + j) * score_stride + t + i] = scale * sum[i][j];
-        }
-}
-
 /* 4 heads x `vectors` vectors (of m columns) of the output. */
 WASTE_INLINE void mix_tile(float *const o[4], const float *const p[4], uint32_t heads,
                            const float *rows, uint32_t row_stride, uint32_t n, uint32_t vectors,
@@ -521,7 +474,6 @@ static void fill_tmpl(struct waste_kernels *k)
     k->conv_silu = conv_silu;
     k->kda_step = kda_step;
     k->kda_decay = kda_decay;
-    k->mla_scores = mla_scores;
     k->mla_mix = mla_mix;
     k->softmax_part = softmax_part;
 }

@@ -31,9 +31,16 @@ static uint32_t chunks(const struct waste_forward *f)
     return f->position / WASTE_MLA_CHUNK + 1;
 }
 
-static uint32_t head_groups(const struct waste_config *c)
+/* Heads of a scores task: as many as share a walk best, fewer where every worker should have a
+ * task. A head's bits do not depend on it. */
+static uint32_t group_heads(const struct waste_forward *f)
 {
-    return (c->mla_heads + WASTE_MLA_HEADS - 1) / WASTE_MLA_HEADS;
+    uint32_t count = WASTE_MLA_HEADS;
+
+    while (count > WASTE_MLA_HEADS_MIN &&
+           chunks(f) * ((f->cfg->mla_heads + count - 1) / count) < waste_team_threads(f->team))
+        count /= 2;
+    return count;
 }
 
 static void write_cache_row(struct waste_forward *f)
@@ -83,14 +90,20 @@ static void queries(void *arg, uint32_t worker)
     } while (waste_team_claim(f->team, worker, &task));
 }
 
+static uint32_t head_groups(const struct waste_forward *f)
+{
+    uint32_t each = group_heads(f);
+    return (f->cfg->mla_heads + each - 1) / each;
+}
+
 /* Scores of one chunk for one group of heads, and the latents mixed by them, not yet divided by the
  * sum: part[chunk][head][kv_lora], with the chunk's own maximum and sum. */
 static void attend(struct waste_forward *f, struct waste_worker *wk, uint32_t chunk, uint32_t group)
 {
     const struct waste_config *c = f->cfg;
-    uint32_t t0 = chunk * WASTE_MLA_CHUNK, h0 = group * WASTE_MLA_HEADS;
+    uint32_t t0 = chunk * WASTE_MLA_CHUNK, each = group_heads(f), h0 = group * each;
     uint32_t left = f->position + 1 - t0, n = left < WASTE_MLA_CHUNK ? left : WASTE_MLA_CHUNK;
-    uint32_t count = c->mla_heads - h0 < WASTE_MLA_HEADS ? c->mla_heads - h0 : WASTE_MLA_HEADS;
+    uint32_t count = c->mla_heads - h0 < each ? c->mla_heads - h0 : each;
     uint32_t width = row_floats(c);
     size_t at = (size_t)chunk * c->mla_heads + h0;
     const float *rows = cache_rows(f) + (size_t)t0 * width;
@@ -108,7 +121,7 @@ static void attend(struct waste_forward *f, struct waste_worker *wk, uint32_t ch
 static void scores(void *arg, uint32_t worker)
 {
     struct waste_forward *f = arg;
-    uint32_t task, groups = head_groups(f->cfg);
+    uint32_t task, groups = head_groups(f);
 
     while (waste_team_claim(f->team, worker, &task))
         attend(f, &f->worker[worker], task / groups, task % groups);
@@ -173,7 +186,7 @@ int waste_mla(struct waste_forward *f)
         return waste_forward_bad_input(f);
     waste_residual_advance(f);
     waste_forward_run(f, WASTE_PHASE_ATTENTION, queries, 1 + heads);
-    waste_forward_run(f, WASTE_PHASE_ATTENTION, scores, chunks(f) * head_groups(f->cfg));
+    waste_forward_run(f, WASTE_PHASE_ATTENTION, scores, chunks(f) * head_groups(f));
     waste_forward_run(f, WASTE_PHASE_ATTENTION, values, heads);
     waste_attention_out(f, &m[WASTE_T_MLA_O]);
     return 0;

@@ -141,6 +141,7 @@ static inline float v_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+/* out[i] = sum of the lanes of a[i] */
 static inline void v_sum4(float out[4], const vf a[4])
 {
     __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a[0], a[1]), _mm256_unpackhi_ps(a[0], a[1]));

@@ -134,16 +134,6 @@ static inline float v_sum(vf a)
     return _mm512_reduce_add_ps(a);
 }
 
-/* out[i] = sum of the lanes of a[i] */
-static inline void v_sum4(float out[4], const vf a[4])
-{
-    __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
-    __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
-    __m512 s = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
-}
-
 /* out[t] lane i = p[4 i + t] */
 static inline void v_load4(vf out[4], const float *p)
 {

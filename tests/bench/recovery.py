@@ -15,19 +15,20 @@ import sys
 import time
 
 BUILD = os.environ.get("WASTE_BUILD") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build")
+RUN = os.path.join(BUILD, "cli", "waste-run")
 PARTS = ("reaped", "started", "attached", "running", "token")
 
 
 def start(model, options):
     prompt = ",".join(map(str, range(10, 18)))
     return subprocess.Popen(
-        [os.path.join(BUILD, "cli", "waste-run"), "run", model, "--ids", prompt, "-n", "100000", "--ctx", "16384",
+        [RUN, "run", model, "--ids", prompt, "-n", "100000", "--ctx", "16384",
          "--ignore-eos", "--json", "-q", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def wait_until_it_generates(p):
     while True:
-        r = subprocess.run([os.path.join(BUILD, "cli", "waste-run"), "stats", "--json", "--pid", str(p.pid)],
+        r = subprocess.run([RUN, "stats", "--json", "--pid", str(p.pid)],
                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         if r.returncode == 0 and json.loads(r.stdout)["counters"]["generated"] > 4:
             return

@@ -85,16 +85,16 @@ def segments_left(pids):
 class Chat:
     """A waste-run chat that is asked one thing after the other; between answers the pipeline is at rest."""
 
-    def __init__(self, *options, env=None, tokens=60):
+    def __init__(self, *options, env=None, tokens=60, limit=None, model=waste.DEMO, lifetime=waste.LIMIT):
         self.p = subprocess.Popen(
-            [waste.RUN, "chat", waste.DEMO, "-n", str(tokens), "--ignore-eos", "--temp", "0.7", "--seed", "5", "-q",
+            [waste.RUN, "chat", model, "-n", str(tokens), "--ignore-eos", "--temp", "0.7", "--seed", "5", "-q",
              *map(str, options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=dict(os.environ, **(env or {})))
+            env=dict(os.environ, **(env or {})), preexec_fn=limit)
         self.pid = self.p.pid
         self.errors = []
         self.drain = threading.Thread(target=lambda: self.errors.extend(self.p.stderr), daemon=True)
         self.drain.start()
-        self.watchdog = threading.Timer(waste.LIMIT, self.p.kill)
+        self.watchdog = threading.Timer(lifetime, self.p.kill)
         self.watchdog.daemon = True
         self.watchdog.start()
 

@@ -1,7 +1,6 @@
 """The rules of a death, one test each: what is repaired, what stays, what the user sees. README.md has the table."""
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -230,14 +229,9 @@ class Deaths(crash.Test):
 
     def faulty(self, fault, *rules):
         """A run whose reader has the lying backend of tests/unit/fault_io.h."""
-        programs = os.path.join(waste.scratch(), "faulty")
-        if not os.path.exists(programs):
-            os.mkdir(programs)
-            for source, name in (("cli/waste-run", "waste-run"), ("compute/waste-compute", "waste-compute"),
-                                 ("router/waste-router", "waste-router"), ("tests/unit/waste-reader-fault", "waste-reader")):
-                shutil.copy(os.path.join(waste.BUILD, source), os.path.join(programs, name))
+        program = waste.programs("faulty", reader=os.path.join(waste.BUILD, "tests", "unit", "waste-reader-fault"))
         return waste.waste_run(*self.arguments(40), env=dict(crash.inject(*rules), WASTE_FAULT=fault),
-                               program=os.path.join(programs, "waste-run"))
+                               program=program)
 
     def test_a_death_on_the_way_to_a_failed_slot(self):
         self.needs_points()

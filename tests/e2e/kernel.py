@@ -1,7 +1,8 @@
-"""A kernel that says no: functions for preexec_fn, so that a child and what it starts live with it."""
+"""A kernel that says no: functions for preexec_fn, so that a child and what it starts live with it; and memory limits."""
 import ctypes
 import os
 import platform
+import time
 
 PR_CAPBSET_DROP, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 24, 22, 38
 CAP_IPC_LOCK = 14
@@ -52,3 +53,54 @@ def little_memlock(nbytes):
         _libc.prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0)
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (nbytes, nbytes))
     return apply
+
+
+class MemoryGroup:
+    """A memory cgroup of our own (v1, else v2) with a limit; `with` removes it. None may be had: unavailable() says why."""
+    V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+
+    @classmethod
+    def base(cls):
+        if os.access(os.path.join(cls.V1, "cgroup.procs"), os.W_OK):
+            return cls.V1
+        try:
+            with open(os.path.join(cls.V2, "cgroup.subtree_control")) as f:
+                if "memory" in f.read().split() and os.access(os.path.join(cls.V2, "cgroup.procs"), os.W_OK):
+                    return cls.V2
+        except OSError:
+            pass
+        return None
+
+    @classmethod
+    def unavailable(cls):
+        return None if cls.base() else "no memory cgroup can be made here"
+
+    def __init__(self, limit_bytes):
+        self.v1 = self.base() == self.V1
+        self.path = os.path.join(self.base(), "waste-test-%d" % os.getpid())
+        os.mkdir(self.path)
+        self.write("memory.limit_in_bytes" if self.v1 else "memory.max", limit_bytes)
+
+    def write(self, name, value):
+        with open(os.path.join(self.path, name), "w") as f:
+            f.write(str(value))
+
+    def enter(self):
+        """For preexec_fn."""
+        self.write("cgroup.procs", os.getpid())
+
+    @property
+    def oom_file(self):
+        """Has a line "oom_kill N"."""
+        return os.path.join(self.path, "memory.oom_control" if self.v1 else "memory.events")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for _ in range(100):
+            try:
+                return os.rmdir(self.path)
+            except OSError:  # its last process is still on its way out
+                time.sleep(0.05)
+        os.rmdir(self.path)

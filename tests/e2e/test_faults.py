@@ -1,6 +1,5 @@
 """A disk that misbehaves (tests/unit/fault_io.h) changes no output, or ends the request with one line."""
 import os
-import shutil
 
 import waste
 
@@ -12,13 +11,7 @@ MENDED += ["eio=%d" % k for k in (range(1, 201) if waste.LONG else (1, 2, 57, 20
 class Faults(waste.Test):
     @classmethod
     def setUpClass(cls):
-        # the pipeline's programs in one directory, the reader the one with the lying backend
-        cls.bin = os.path.join(waste.scratch(), "faulty")
-        os.mkdir(cls.bin)
-        for source, name in (("cli/waste-run", "waste-run"), ("compute/waste-compute", "waste-compute"),
-                             ("router/waste-router", "waste-router"),
-                             ("tests/unit/waste-reader-fault", "waste-reader")):
-            shutil.copy(os.path.join(waste.BUILD, source), os.path.join(cls.bin, name))
+        cls.program = waste.programs("faulty", reader=os.path.join(waste.BUILD, "tests", "unit", "waste-reader-fault"))
         cls.case = next(c for c in waste.expected() if not waste.is_raw(c))
         cls.args = ["run", waste.DEMO, "--ids", waste.ids_of(cls.case), "-n", 24, "--temp", 0, "--ignore-eos", "--json",
                     "-q"]
@@ -29,7 +22,7 @@ class Faults(waste.Test):
 
     def run_with(self, fault, io):
         return waste.waste_run(*self.args, "--io", io, env={"WASTE_FAULT": fault},
-                               program=os.path.join(self.bin, "waste-run"))
+                               program=self.program)
 
     def test_what_can_be_mended_changes_nothing(self):
         for fault in MENDED:
@@ -53,7 +46,7 @@ class Faults(waste.Test):
             for io in ("auto", "pread"):
                 with self.subTest(fault=fault, io=io):
                     r = waste.waste_run(*args, "--io", io, "--budget", "%dK" % floor, env={"WASTE_FAULT": fault},
-                                        program=os.path.join(self.bin, "waste-run"))
+                                        program=self.program)
                     self.assertEqual(self.ok(r).json()["ids"], want)
 
     def test_a_dead_disk_is_one_line_that_names_file_layer_and_expert(self):

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 import unittest
 
+import kernel
 import waste
 
 LOGITS = 1e-5
-CGROUP = "/sys/fs/cgroup/memory"
 
 
 class Machine(waste.Test):
@@ -98,24 +98,13 @@ class Machine(waste.Test):
                                timeout=waste.LIMIT, preexec_fn=become, env={})
             self.right(waste.Result(p.args, p.returncode, p.stdout, p.stderr))
 
-    @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
+    @unittest.skipIf(kernel.MemoryGroup.unavailable(), kernel.MemoryGroup.unavailable())
     @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
     def test_a_cgroup_limit_is_a_limit(self):
-        group = os.path.join(CGROUP, "waste-test-%d" % os.getpid())
-        os.mkdir(group)
-        try:
-            for mib, fits in ((200, True), (12, False)):
-                with open(os.path.join(group, "memory.limit_in_bytes"), "w") as f:
-                    f.write(str(mib << 20))
-
-                def enter():
-                    with open(os.path.join(group, "cgroup.procs"), "w") as f:
-                        f.write(str(os.getpid()))
-                with self.subTest("%d MiB" % mib):
-                    r = self.limited(waste.DEMO, limit=enter)
-                    self.right(r) if fits else self.refused(r, "memory", codes=(2,))
-        finally:
-            os.rmdir(group)
+        for mib, fits in ((200, True), (12, False)):
+            with self.subTest("%d MiB" % mib), kernel.MemoryGroup(mib << 20) as group:
+                r = self.limited(waste.DEMO, limit=group.enter)
+                self.right(r) if fits else self.refused(r, "memory", codes=(2,))
 
 
 if __name__ == "__main__":

@@ -241,6 +241,28 @@ def synth_config(name, **changes):
     return path
 
 
+def programs(name, **replaced):
+    """The path of a waste-run that finds these in place of its stages (reader="/path/of/a/program", None: none at all)."""
+    path = os.path.join(scratch(), name)
+    if not os.path.exists(path):
+        os.mkdir(path)
+        for stage in ("run",) + STAGES:
+            source = os.path.join(BUILD, "cli" if stage == "run" else stage, "waste-" + stage)
+            source = replaced.get(stage, source)
+            if source is not None:
+                shutil.copy(source, os.path.join(path, "waste-" + stage))
+    return os.path.join(path, "waste-run")
+
+
+def script(name, text):
+    """The path of a shell script."""
+    path = os.path.join(scratch(), name)
+    with open(path, "w") as f:
+        f.write("#!/bin/sh\n" + text)
+    os.chmod(path, 0o755)
+    return path
+
+
 def copy_container(source, name):
     """A copy whose files are links, so that one of them can be replaced. Returns its path."""
     path = os.path.join(scratch(), name)

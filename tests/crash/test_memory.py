@@ -1,0 +1,92 @@
+"""Memory runs out: the kernel kills a stage, never waste-run, and it is survived as any death."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import crash
+import kernel
+import waste
+
+# Of the limit, FILL lies in no process, so that the one that takes the rest scores less than a stage does.
+LIMIT, FILL = 300 << 20, 200 << 20
+FILLER = """
+import sys
+with open(sys.argv[1], "wb") as f:
+    for _ in range(int(sys.argv[2]) >> 20):
+        f.write(b"x" * (1 << 20))
+"""
+# takes memory until the kernel has killed somebody; prints how often it did
+HOG = """
+import sys
+def kills():
+    with open(sys.argv[1]) as f:
+        return next(int(l.split()[1]) for l in f if l.split()[0] == "oom_kill")
+before, taken = kills(), []
+while kills() == before:
+    taken.append(b"x" * (1 << 20))
+print(kills() - before)
+"""
+
+
+def oom_score(pid):
+    with open("/proc/%d/oom_score_adj" % pid) as f:
+        return int(f.read())
+
+
+class Memory(crash.Test):
+    TOKENS = 10
+
+    def test_a_stage_goes_before_waste_run(self):
+        chat = crash.Chat()
+        chat.ask("Hello")
+        for name, pid in waste.stages_of(chat.pid).items():
+            self.assertGreater(oom_score(pid), oom_score(chat.pid), name)
+        self.assertEqual(chat.close()[0], 0)
+
+    @unittest.skipIf(kernel.MemoryGroup.unavailable(), kernel.MemoryGroup.unavailable())
+    @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
+    @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no tmpfs")
+    def test_a_stage_the_kernel_kills_for_want_of_memory(self):
+        undisturbed = crash.Chat(tokens=400)
+        want = undisturbed.ask("Tell me about Italy")
+        undisturbed.close()
+        with kernel.MemoryGroup(LIMIT) as group, tempfile.NamedTemporaryFile(dir="/dev/shm") as f:
+            def in_group(*argv):
+                return subprocess.run([sys.executable, "-c", *argv], stdout=subprocess.PIPE, timeout=waste.LIMIT,
+                                      preexec_fn=group.enter, check=True).stdout
+            chat = crash.Chat(tokens=400, limit=group.enter)
+            try:
+                self.kill_one(chat, group, lambda: in_group(FILLER, f.name, str(FILL)), in_group, want)
+            finally:
+                code, _, err = chat.close()
+            self.assertEqual(code, 0, err)
+
+    def kill_one(self, chat, group, fill, in_group, want):
+        chat.ask("Hello")
+        chat.ask("/reset")
+        before = crash.stats(chat.pid)["counters"]["generated"]
+        fill()
+        chat.send("Tell me about Italy")
+        waste.wait_for("some tokens", lambda: crash.stats(chat.pid)["counters"]["generated"] > before + 5)
+        self.assertGreater(int(in_group(HOG, group.oom_file)), 0)
+        self.assertEqual(chat.receive(), want)
+        waste.wait_for("all stages", lambda: len(waste.stages_of(chat.pid)) == 3)
+        log = crash.log_of(chat.pid)
+        self.assertGreater(sum(s["restarts"] for s in crash.stats(chat.pid)["stages"].values()), 0, log)
+        self.assertRegex(log, r"\w+ \(pid \d+\) died of signal 9 \(Killed, when the kernel was out of memory\)")
+
+    def test_a_kill_is_not_taken_for_it(self):
+        chat = crash.Chat()
+        chat.ask("Hello")
+        os.kill(waste.stages_of(chat.pid)["compute"], 9)
+        chat.ask("Hello")
+        log = crash.log_of(chat.pid)
+        self.assertEqual(chat.close()[0], 0)
+        self.assertEqual(re.findall(r"died of (signal 9 \([^)]*\))", log), ["signal 9 (Killed)"])
+
+
+if __name__ == "__main__":
+    crash.main()

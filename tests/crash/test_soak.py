@@ -1,0 +1,205 @@
+"""One conversation partner for half an hour (WASTE_MINUTES) while everything happens to it: stages are killed, stopped and
+restarted, budgets change, replies are cancelled, experts are damaged on disk, people look. Every reply is the one of a run
+nobody disturbed, or a cancelled one's beginning, or an error that names the damaged record; nothing leaks.
+"""
+import collections
+import os
+import signal
+import sys
+import time
+
+import crash
+import waste
+
+MINUTES = float(os.environ.get("WASTE_MINUTES", 30 if waste.LONG else 0.4))
+TOKENS, ENDLESS = 120, 4000
+MESSAGES = ("Hello", "What is the capital of Italy?", "Which countries border France?", "Tell me about Japan",
+            "How many people live in Brazil?", "Goodbye")
+CHECK_EVERY = 8        # turns
+SLACK_KIB = 1024       # of a process's own memory; what grows by a KiB a turn is found in half an hour
+SLACK_BYTES = 8 << 20  # of all together, beyond the budget
+DAMAGED = "experts-L3.bin"
+
+
+class Soak(crash.Test):
+    def setUp(self):
+        self.random = waste.seed()
+        self.model = waste.copy_container(waste.DEMO, "soak")
+        with open(os.path.join(waste.DEMO, DAMAGED), "rb") as f:
+            self.bank = f.read()
+        waste.replace(self.model, DAMAGED, self.bank)  # no link any more
+        info = self.ok(waste.waste_run("info", self.model, "--json")).json()
+        self.record = info["record_bytes"]
+        self.budgets = self.plan(self.model)
+        self.count = collections.Counter()
+        self.failures = 0
+
+    @classmethod
+    def setUpClass(cls):
+        pass  # the base's run is not needed
+
+    def chat(self):
+        return crash.Chat("--hang-seconds", 1, model=self.model, tokens=TOKENS, lifetime=60 * MINUTES + 5 * waste.LIMIT)
+
+    def undisturbed(self):
+        chat = self.chat()
+        want = {}
+        for message in MESSAGES:
+            chat.ask("/reset")
+            want[message] = chat.ask(message)
+        chat.ask("/set n %d" % ENDLESS)
+        chat.ask("/reset")
+        endless = chat.ask(MESSAGES[0])
+        self.assertEqual(chat.close()[0], 0)
+        self.assertEqual(len(set(want.values())), len(MESSAGES), "replies that differ")
+        return want, endless
+
+    # ---- what happens during a reply; each returns what the reply may be, None: the whole one ----
+
+    def nothing(self, chat):
+        pass
+
+    def kills(self, chat):
+        for _ in range(self.random.randint(1, 3)):
+            time.sleep(self.random.uniform(0, 0.15))
+            stages = sorted(waste.stages_of(chat.pid).items())
+            for _, pid in self.random.sample(stages, min(len(stages), self.random.choice((1, 1, 2, 3)))):
+                try:
+                    os.kill(pid, self.random.choice(crash.SIGNALS))
+                    self.count["killed"] += 1
+                except ProcessLookupError:
+                    pass
+
+    def hangs(self, chat):
+        time.sleep(self.random.uniform(0, 0.2))
+        stages = sorted(waste.stages_of(chat.pid).items())
+        for _, pid in self.random.sample(stages, min(len(stages), self.random.choice((1, 1, 2)))):
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                self.count["stopped"] += 1
+            except ProcessLookupError:
+                continue
+            waste.wait_for("the end of one that hangs", lambda: not waste.alive(pid))
+
+    def restarts(self, chat):
+        time.sleep(self.random.uniform(0, 0.2))
+        self.ok(waste.waste_run("restart", self.random.choice((*waste.STAGES, "all")), "--pid", chat.pid))
+
+    def budget(self, chat):
+        floor, slot = self.budgets["floor_bytes"], self.budgets["cache_bytes"] // self.budgets["slots"]
+        for _ in range(self.random.randint(1, 3)):
+            time.sleep(self.random.uniform(0, 0.1))
+            size = floor + self.random.choice((0, 4, 40, 200, 448)) * slot
+            self.ok(waste.waste_run("budget", size, "--pid", chat.pid))
+
+    def views(self, chat):
+        for args in self.random.sample((["stats", "--json"], ["stats", "--prometheus"], ["stats"], ["log"], ["ps"],
+                                        ["top", "--once", "--interval", "0.1"]), 3):
+            self.ok(waste.waste_run(*args, "--pid", chat.pid))
+
+    DISTURBANCES = (nothing, kills, kills, hangs, restarts, budget, views)
+
+    # ---- turns of their own ----
+
+    def cancelled(self, chat):
+        """Ctrl-C ends a reply that would go on for long; what was said is its beginning."""
+        chat.ask("/set n %d" % ENDLESS)
+        before = crash.stats(chat.pid)["counters"]["generated"]
+        chat.send(MESSAGES[0])
+        waste.wait_for("some tokens", lambda: crash.stats(chat.pid)["counters"]["generated"] > before + 3)
+        os.kill(chat.pid, signal.SIGINT)
+        answer = chat.receive().rstrip()
+        self.assertTrue(self.endless.startswith(answer), (answer, self.endless[:len(answer)]))
+        chat.ask("/set n %d" % TOKENS)
+
+    def write_bank(self, damaged):
+        """In place, since the reader has the file open: a byte of every record."""
+        with open(os.path.join(self.model, DAMAGED), "r+b", buffering=0) as f:
+            for at in range(self.record // 2, len(self.bank), self.record):
+                f.seek(at)
+                f.write(bytes([self.bank[at] ^ (0xff if damaged else 0)]))
+            os.fsync(f.fileno())
+
+    def damaged(self, chat):
+        """Records that are wrong on disk end the reply with a line, if they are read; whole ones again, and it goes on."""
+        message, errors = self.random.choice(MESSAGES), len(chat.errors)
+        self.ok(waste.waste_run("budget", self.budgets["floor_bytes"], "--pid", chat.pid))
+        self.write_bank(True)
+        chat.send(message)
+        answer = chat.receive()
+        self.write_bank(False)
+        if answer != self.want[message]:
+            waste.wait_for("the reason", lambda: len(chat.errors) > errors, 10)
+            said = b"".join(chat.errors[errors:]).decode()
+            self.assertRegex(said, DAMAGED.replace(".", r"\.") + r": layer 3 expert \d+: checksum does not match")
+            self.failures += 1
+
+    # ---- leaks ----
+
+    def settled(self, chat):
+        def all_run():
+            s = crash.stats(chat.pid)
+            return s and all(v["state"] == "running" for v in s["stages"].values()) and s
+        stats = waste.wait_for("all stages", all_run)
+        rest = self.at_rest(chat.pid)
+        return stats, rest, waste.stages_of(chat.pid)
+
+    def measure(self, chat):
+        stats, rest, stages = self.settled(chat)
+        pids = dict(stages, run=chat.pid)
+        self.assertEqual(sorted(stages), sorted(waste.STAGES))
+        self.assertEqual((rest["failed"], rest["pins"], rest["reading"]), (0, 0, 0))
+        self.assertLess(stats["pss"], stats["cache"]["budget_bytes"] + SLACK_BYTES, "more than the budget")
+        return {"descriptors": {n: crash.descriptors(p) for n, p in pids.items()},
+                "threads": {n: len(os.listdir("/proc/%d/task" % p)) for n, p in pids.items()},
+                "memory": {n: crash.anonymous_kib(p) for n, p in pids.items()},
+                "trunk": stats["counters"]["trunk_bytes_read"]}
+
+    def compare(self, now, before):
+        for what in ("descriptors", "threads", "trunk"):
+            self.assertEqual(now[what], before[what], what)
+        for name, kib in now["memory"].items():
+            self.assertLess(kib, before["memory"][name] + SLACK_KIB, "memory of " + name)
+
+    # ---- the whole ----
+
+    def turn(self, chat):
+        chat.ask("/reset")
+        what = self.random.random()
+        own = self.cancelled if what < 0.08 else self.damaged if what < 0.16 else None
+        if own:
+            self.count[own.__name__] += 1
+            own(chat)
+            return
+        message, disturb = self.random.choice(MESSAGES), self.random.choice(self.DISTURBANCES)
+        self.count[disturb.__name__] += 1
+        chat.send(message)
+        disturb(self, chat)
+        self.assertEqual(chat.receive(), self.want[message], "%s during %r\n%s" % (disturb.__name__, message, crash.log_of(chat.pid)))
+
+    def test_half_an_hour(self):
+        self.want, self.endless = self.undisturbed()
+        chat = self.chat()
+        for message in MESSAGES:  # what is allocated on first use is
+            chat.ask(message)
+        chat.ask("/reset")
+        self.turn(chat)
+        before = self.measure(chat)
+        turns, slowest, end = 0, 0, time.monotonic() + 60 * MINUTES
+        while time.monotonic() < end:
+            begin = time.monotonic()
+            self.turn(chat)
+            slowest, turns = max(slowest, time.monotonic() - begin), turns + 1
+            if turns % CHECK_EVERY == 0:
+                self.compare(self.measure(chat), before)
+        self.compare(self.measure(chat), before)
+        code, _, err = chat.close()
+        print("%d turns, the longest %.1f s, %d replies failed; %s" % (
+            turns, slowest, self.failures, ", ".join("%s %d" % c for c in sorted(self.count.items()))), file=sys.stderr)
+        self.assertEqual(code, 1 if self.failures else 0, err)
+        if MINUTES >= 5:
+            self.assertGreater(self.failures, 0, "no damaged record was ever read")
+
+
+if __name__ == "__main__":
+    crash.main()
