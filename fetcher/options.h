@@ -52,6 +52,8 @@ struct waste_fetch_args {
     uint32_t effort;         /* 0 to 3 */
     uint32_t reclaim;        /* enum waste_reclaim */
 
+    const char *against; /* verify: a release */
+
     const char *model;   /* diskbench */
     uint64_t read_bytes; /* 0: not given */
     double seconds;

@@ -72,6 +72,8 @@ static const struct waste_option option_table[] = {
      FIELD(seconds), 0.001, 3600, BIT(DISKBENCH)},
     {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
      BIT(GET) | BIT(CONVERT) | BIT(VERIFY) | BIT(DISKBENCH)},
+    {"--against", "SRC", "the release it was made of: the relative error of every matrix",
+     WASTE_OPT_STRING, FIELD(against), 0, 0, BIT(VERIFY)},
     {"--force", NULL, "replace an integrity.json that says something else", WASTE_OPT_FLAG,
      FIELD(force), 0, 0, BIT(SEAL)},
     {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
@@ -135,8 +137,11 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
          "crc32, scales and padding of every expert record, every number of the trunk and the\n"
          "codebooks, every piece that integrity.json has a checksum of. Each damage is a line "
          "with\n"
-         "file, layer, expert and offset. Exit code 0: whole; 1: damaged.\n",
+         "file, layer, expert and offset. With --against, every matrix is also compared with the\n"
+         "release's: its relative error, by layer and kind, the worst ones by name (--json: all).\n"
+         "Exit code 0: whole; 1: damaged.\n",
          "  waste-fetch verify models/demo.waste\n"
+         "  waste-fetch verify kimi-k3.waste --against Kimi-K3 --layers 0-9\n"
          "  waste-fetch verify --json models/demo.waste\n"},
     [WASTE_FETCH_SEAL] = {"Writes MODEL/integrity.json: the size of every file and checksums of "
                           "all that has none of\n"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fetcher/compare.h"
 #include "fetcher/fetch.h"
 #include "fetcher/inspect.h"
 #include "fetcher/io.h"
@@ -29,13 +30,16 @@ static void print_text(const struct waste_inspection *i)
            gib * 1024 / (i->seconds > 0 ? i->seconds : 1e-9));
 }
 
-static void print_json(struct waste_inspection *i)
+/* `compared` is NULL without --against. */
+static void print_json(struct waste_inspection *i, const struct waste_comparison *compared)
 {
     json_t *j =
         json_pack("{s:s, s:b, s:b, s:I, s:I, s:f, s:o, s:O}", "model", i->dir, "whole",
                   i->damages.count == 0, "sealed", i->integrity != NULL, "records",
                   (json_int_t)i->records, "bytes", (json_int_t)i->bytes, "seconds", i->seconds,
                   "damages", waste_damages_json(&i->damages), "extra", i->extra);
+    if (compared)
+        json_object_set_new(j, "against", waste_comparison_json(compared, i));
     char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
     if (text)
         puts(text);
@@ -49,11 +53,19 @@ int waste_fetch_verify(const struct waste_fetch_args *args)
                                  .layer_range = args->layer_range,
                                  .threads = args->threads,
                                  .quiet = args->quiet || args->json};
-    int code = waste_inspect(&i) ? 2 : i.damages.count ? 1 : 0;
-    if (code < 2 && args->json)
-        print_json(&i);
-    else if (code < 2 && !args->quiet)
+    struct waste_comparison compared = {0};
+    bool can = waste_inspect(&i) == 0;
+    if (can && args->against)
+        can = waste_compare(&compared, &i, args->against) == 0;
+    if (can && args->json)
+        print_json(&i, args->against ? &compared : NULL);
+    if (can && !args->json && !args->quiet) {
+        if (args->against)
+            waste_comparison_print(&compared, &i);
         print_text(&i);
+    }
+    int code = !can ? 2 : i.damages.count ? 1 : 0;
+    waste_comparison_finish(&compared);
     waste_inspection_finish(&i);
     return code;
 }
