@@ -40,6 +40,8 @@ static void print_table(const struct waste_engine *e, uint32_t ctx)
            p->budget_given ? "given" : "default");
     printf("  allowed      %12s  7/8 of what is free\n",
            waste_units_format_size(p->allowed_bytes, size, sizeof(size)));
+    printf("  threads      %12u  %s\n", e->threads,
+           waste_topology_text(&e->topology, note, sizeof(note)));
 }
 
 static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
@@ -52,7 +54,8 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
                             json_integer((json_int_t)p->stage_bytes[i]));
     json_object_set_new(stages, "waste-run", json_integer((json_int_t)p->own_bytes));
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}",
+        "{s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, "
+        "s:I, s:I, s:I, s:I, s:I, s:I}",
         "control_bytes", (json_int_t)p->control_bytes, "trunk_bytes", (json_int_t)p->trunk_bytes,
         "session_bytes", (json_int_t)p->session_bytes, "cache_bytes", (json_int_t)p->cache_bytes,
         "prefix_bytes", (json_int_t)p->prefix_bytes, "process_bytes", stages, "total_bytes",
@@ -60,7 +63,11 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
         (json_int_t)p->budget_bytes, "allowed_bytes", (json_int_t)p->allowed_bytes, "slots",
         (json_int_t)p->slots, "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
         (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots, "ctx",
-        (json_int_t)ctx, "budget_given", p->budget_given);
+        (json_int_t)ctx, "budget_given", p->budget_given, "threads", (json_int_t)e->threads, "cpus",
+        (json_int_t)e->topology.cpus, "cores", (json_int_t)e->topology.cores, "second_threads",
+        (json_int_t)e->topology.siblings, "efficiency_cores", (json_int_t)e->topology.efficiency,
+        "l3_domains", (json_int_t)e->topology.l3_domains, "memory_nodes",
+        (json_int_t)e->topology.nodes);
 }
 
 int waste_cmd_plan(const struct waste_args *args)

@@ -131,24 +131,11 @@ int waste_engine_fit(const struct waste_engine *e, const uint32_t *ids, size_t c
     return 0;
 }
 
-static uint32_t count_cpus(const uint64_t *mask)
-{
-    uint32_t count = 0;
-
-    for (int i = 0; i < WASTE_CPU_WORDS; i++)
-        count += (uint32_t)__builtin_popcountll(mask[i]);
-    return count;
-}
-
 static void fill_options(const struct waste_engine *e, uint32_t ctx, struct waste_options *out)
 {
     const struct waste_args *a = e->args;
-    uint32_t listed = count_cpus(a->cpus);
 
     *out = (struct waste_options){
-        .threads = a->threads > 0 ? a->threads
-                   : listed > 0   ? listed
-                                  : waste_machine_cpus(&waste_machine_proc),
         .io_depth = a->depth,
         .mlock = a->mlock,
         .verify = !a->no_verify,
@@ -159,7 +146,8 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
     bool direct;
     out->io = waste_options_io(a->io, &direct);
     out->io_direct = direct;
-    memcpy(out->cpus, a->cpus, sizeof(out->cpus));
+    waste_topology_choose(&e->topology, a, waste_machine_cpus(&waste_machine_proc), &out->threads,
+                          out->cpus);
 }
 
 static uint64_t tokenizer_file_bytes(const struct waste_engine *e)
@@ -193,12 +181,16 @@ int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
 {
     struct waste_options options;
     struct waste_error err;
+    uint64_t allowed[WASTE_CPU_WORDS];
 
     if (!waste_machine_has_cpus(e->args->cpus, WASTE_CPU_WORDS))
         return waste_fail(2, "option --cpus: lists a CPU this process may not use");
     if (waste_machine_memory(&waste_machine_proc, &e->memory) != 0)
         return waste_fail(1, "cannot read /proc/meminfo");
+    waste_topology_allowed(allowed);
+    waste_topology_read("/sys/devices", allowed, &e->topology);
     fill_options(e, ctx, &options);
+    e->threads = options.threads;
     struct waste_plan_input in = {
         .model = e->model,
         .options = &options,
@@ -348,6 +340,7 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
         return waste_fail(2, "%s", err.text);
     if (e->plan.total_bytes > e->memory.available_bytes && !e->args->quiet)
         warn("the plan takes more memory than is free: expect paging");
+    waste_topology_interleave(&e->topology); /* before the segments and the stages are made */
     fill_options(e, ctx, &options);
     if (waste_pipeline_create(&e->pipeline, e->dir, e->model, &e->plan, &options, &err) != 0)
         return waste_fail(1, "%s", err.text);

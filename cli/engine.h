@@ -10,6 +10,7 @@
 #include "cli/markup.h"
 #include "cli/options.h"
 #include "cli/tokenizer.h"
+#include "cli/topology.h"
 
 enum { WASTE_CTX_DEFAULT = 4096 };
 
@@ -20,6 +21,8 @@ struct waste_engine {
     struct waste_tokenizer *tokenizer; /* NULL: the container has none and none is needed */
     struct waste_markup *markup;
     struct waste_machine_memory memory;
+    struct waste_topology topology;
+    uint32_t threads; /* of compute */
     struct waste_plan plan;
     struct waste_programs programs;
     struct waste_pipeline pipeline;

@@ -115,6 +115,7 @@ json_t *waste_view_stats_json(const struct waste_view *v)
     json_object_set_new(object, "slots",
                         json_integer(atomic_load_explicit(&c->slots_wanted, memory_order_relaxed)));
     json_object_set_new(object, "slot_bytes", json_integer((json_int_t)c->slot_bytes));
+    json_object_set_new(object, "threads", json_integer((json_int_t)c->options.threads));
     json_object_set_new(object, "bytes_per_token", json_integer((json_int_t)v->token_bytes));
     json_object_set_new(object, "memory_bytes_per_s",
                         known(v->memory_bytes_per_s > 0 ? (double)v->memory_bytes_per_s : -1));
