@@ -10,6 +10,7 @@
 #include "cli/io_view.h"
 #include "cli/output.h"
 #include "cli/probe.h"
+#include "cli/timeline.h"
 #include "options/units.h"
 
 enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
@@ -267,10 +268,14 @@ int waste_cmd_bench(const struct waste_args *args)
         if (object != NULL)
             json_object_set_new(object, "router_precision",
                                 waste_io_view_router_json(e.pipeline.shm.control));
+        if (object != NULL && args->timeline)
+            json_object_set_new(object, "timeline", waste_timeline_json(e.pipeline.shm.control));
         rc = waste_output_print_json(object);
     } else if (rc == 0) {
         print_text(&m);
         waste_io_view_router_print(e.pipeline.shm.control);
+        if (args->timeline && waste_timeline_print(e.pipeline.shm.control) < 0)
+            rc = waste_fail(1, "the timeline holds no whole layer");
     }
     waste_ids_finish(&ids);
     waste_engine_finish(&e);

@@ -138,6 +138,7 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
     *out = (struct waste_options){
         .io_depth = a->depth,
         .mlock = a->mlock,
+        .timeline = a->timeline,
         .verify = !a->no_verify,
         .lookahead =
             a->lookahead == WASTE_LOOKAHEAD_DEFAULT ? e->model->config.top_k : a->lookahead,

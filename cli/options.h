@@ -71,6 +71,7 @@ struct waste_args {
     uint32_t io;    /* see waste_options_io */
     uint32_t depth; /* 0: not given */
     bool mlock;
+    bool timeline;
     uint32_t lookahead;
     uint32_t usage; /* enum waste_usage_place */
     bool no_verify;

@@ -95,6 +95,8 @@ static const struct waste_option option_table[] = {
      0, 0, BIT(BENCH)},
     {"--step", NULL, "feed the given ids one at a time through decode", WASTE_OPT_FLAG, FIELD(step),
      0, 0, BIT(BENCH)},
+    {"--timeline", NULL, "show the timeline of one layer: who waits for whom", WASTE_OPT_FLAG,
+     FIELD(timeline), 0, 0, BIT(BENCH)},
     {"--model", "DIR", "the container, in place of MODEL", WASTE_OPT_STRING, FIELD(model_path), 0,
      0, WORDS},
     {"--tokenizer", "FILE", "a ranks file, in place of MODEL", WASTE_OPT_STRING,

@@ -156,9 +156,11 @@ static int run_layer(struct waste_forward *f, uint32_t layer)
         return err;
     f->input = (struct waste_input){&f->w->m[WASTE_T_ATT_RES_NORM], &f->w->m[WASTE_T_ATT_RES_PROJ],
                                     &f->w->m[WASTE_T_INPUT_NORM], true};
+    waste_timeline_note(f->env.shm.control, WASTE_MOMENT_ATTENTION, f->position, layer, 0);
     err = f->w->layer->is_kda ? waste_kda(f) : waste_mla(f);
     if (!err)
         err = f->w->layer->is_moe ? waste_moe(f) : waste_dense(f);
+    waste_timeline_note(f->env.shm.control, WASTE_MOMENT_DONE, f->position, layer, 0);
     if (!err)
         waste_layer_meter_add(&f->env.shm.layer_meter[layer], 1,
                               (uint64_t)(waste_forward_now_ns() - start),

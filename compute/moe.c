@@ -240,6 +240,7 @@ static void choose(struct waste_forward *f)
     for (uint32_t i = 0; i < c->top_k; i++)
         e->weight[i] =
             (c->renormalize ? e->weight[i] / (sum + 1e-20f) : e->weight[i]) * c->routed_scale;
+    waste_timeline_note(f->env.shm.control, WASTE_MOMENT_DEMAND, f->position, f->layer, c->top_k);
     if (waste_experts_demand(e, c->top_k))
         f->layers_served = 0;
     else if (f->layers_served < c->layers)
@@ -326,6 +327,8 @@ static int wait_for_experts(struct waste_forward *f)
     int64_t start = waste_forward_now_ns();
     int err;
 
+    waste_timeline_note(f->env.shm.control, WASTE_MOMENT_WAIT, f->position, f->layer,
+                        f->experts.missing);
     for (;;) {
         uint32_t seen = waste_bell_seq(bell); /* before the look: a ring in between is not lost */
         err = take_experts(f);
@@ -346,6 +349,8 @@ static void run_batch(struct waste_forward *f)
     uint32_t tasks = 2 * f->up_slices.count;
     uint32_t wanted = (TASKS_A_THREAD * waste_team_threads(f->team) + tasks - 1) / tasks;
 
+    waste_timeline_note(f->env.shm.control, WASTE_MOMENT_BATCH, f->position, f->layer,
+                        f->batch_count);
     f->batch_groups = wanted < f->batch_count ? wanted : f->batch_count;
     f->expert_tasks = tasks * f->batch_groups;
     waste_forward_run_single(f, WASTE_PHASE_EXPERTS, up_phase, f->expert_tasks + f->product_tasks);
@@ -370,6 +375,7 @@ static void choose_phase(struct waste_forward *f)
 {
     const struct waste_matrix *m = f->w->m;
 
+    waste_timeline_note(f->env.shm.control, WASTE_MOMENT_FFN, f->position, f->layer, 0);
     waste_experts_begin(&f->experts, f->position, f->layer);
     ffn_input(f);
     waste_products_begin(f);

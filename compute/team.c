@@ -1,5 +1,7 @@
 #include "compute/team.h"
 
+#include "shm/cpus.h"
+
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -245,34 +247,6 @@ bool waste_team_claim(struct waste_team *team, uint32_t worker, uint32_t *task)
     return true;
 }
 
-/* CPUs of the mask that this process may use; all it may use if the mask is empty. */
-static int usable_cpus(const uint64_t cpus[16], const cpu_set_t *home, cpu_set_t *out)
-{
-    bool any = false;
-
-    CPU_ZERO(out);
-    for (int c = 0; c < 1024 && c < CPU_SETSIZE; c++) {
-        bool wanted = cpus[c / 64] >> (c % 64) & 1;
-        any |= wanted;
-        if (wanted && CPU_ISSET(c, home))
-            CPU_SET(c, out);
-    }
-    if (!any)
-        *out = *home;
-    return CPU_COUNT(out);
-}
-
-static void only_cpu(const cpu_set_t *set, uint32_t n, cpu_set_t *out)
-{
-    CPU_ZERO(out);
-    for (int c = 0; c < CPU_SETSIZE; c++) {
-        if (CPU_ISSET(c, set) && n-- == 0) {
-            CPU_SET(c, out);
-            return;
-        }
-    }
-}
-
 static int start_workers(struct waste_team *team, const cpu_set_t *cpus, bool pin)
 {
     pthread_attr_t attr;
@@ -286,7 +260,7 @@ static int start_workers(struct waste_team *team, const cpu_set_t *cpus, bool pi
         w->team = team;
         w->number = i;
         if (pin)
-            only_cpu(cpus, i, &mine);
+            waste_cpus_only(cpus, i, &mine);
         pthread_attr_setaffinity_np(&attr, sizeof mine, &mine);
         err = pthread_create(&w->thread, &attr, worker_main, w);
         if (!err)
@@ -294,7 +268,7 @@ static int start_workers(struct waste_team *team, const cpu_set_t *cpus, bool pi
     }
     pthread_attr_destroy(&attr);
     if (pin)
-        only_cpu(cpus, 0, &mine);
+        waste_cpus_only(cpus, 0, &mine);
     if (!err)
         err = pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);
     return -err;
@@ -320,9 +294,9 @@ int waste_team_create(struct waste_team **out, uint32_t threads, const uint64_t 
         free(team);
         return err;
     }
-    count = usable_cpus(cpus, &team->home, &use);
+    count = waste_cpus_usable(cpus, &team->home, &use);
     team->spin = (int)threads <= count;
-    err = count ? start_workers(team, &use, (int)threads == count) : -EINVAL;
+    err = count ? start_workers(team, &use, waste_cpus_pinned(threads, count)) : -EINVAL;
     if (err) {
         waste_team_destroy(team);
         return err;

@@ -53,6 +53,12 @@ void waste_fetch_finish(struct waste_fetch *f)
     memset(f, 0, sizeof(*f));
 }
 
+static void note(struct waste_fetch *f, enum waste_moment event, uint32_t slot)
+{
+    waste_timeline_note(f->shm->control, event, f->cache->step, f->read[slot].layer,
+                        f->read[slot].expert);
+}
+
 /* Queues what is missing of this slot's record, or puts it on the waiting list. */
 static void ask(struct waste_fetch *f, uint32_t slot, uint64_t due_ns)
 {
@@ -147,6 +153,7 @@ static void complete(struct waste_fetch *f, uint32_t slot)
     const struct waste_model *model = f->shm->model;
     const struct waste_fetch_read *r = &f->read[slot];
     const uint8_t *record = f->base + slot * f->shm->control->slot_bytes;
+    note(f, WASTE_MOMENT_ARRIVED, slot);
     uint32_t error = waste_record_check_header(model, r->layer, r->expert, record);
     if (error == WASTE_SLOT_OK && f->shm->control->options.verify)
         error = waste_record_check_crc(model, record);
@@ -164,6 +171,7 @@ static void complete(struct waste_fetch *f, uint32_t slot)
     over(f, slot, now);
     WASTE_POINT(READ_CHECKED);
     waste_cache_ready(f->cache, slot);
+    note(f, WASTE_MOMENT_READY, slot);
     WASTE_POINT(SLOT_READY);
     waste_bell_ring(&f->shm->control->compute_bell);
 }
@@ -259,6 +267,7 @@ int waste_fetch_pump(struct waste_fetch *f, bool fresh)
         f->read[p->slot] =
             (struct waste_fetch_read){.layer = p->layer, .expert = p->expert, .demand = p->demand};
         f->demand_reads += p->demand;
+        note(f, p->demand ? WASTE_MOMENT_READ : WASTE_MOMENT_PREFETCH, p->slot);
         if (!p->demand && f->prefetch_count < depth)
             f->prefetch[f->prefetch_count++] = p->slot;
         ask(f, p->slot, 0);

@@ -14,6 +14,7 @@
 #include "reader/service.h"
 #include "reader/trunk.h"
 #include "shm/confine.h"
+#include "shm/cpus.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
 
@@ -80,6 +81,8 @@ static int serve(struct waste_service *s)
     if (rc < 0 && rc != -ECANCELED)
         waste_log_write(&s->shm.control->log[WASTE_STAGE_READER], WASTE_LOG_ERROR, "%s", err.text);
     if (rc == 0) {
+        const struct waste_options *o = &s->shm.control->options;
+        waste_cpus_leave_first(o->threads, o->cpus); /* loading the trunk took them all */
         waste_confine(WASTE_STAGE_READER, s->usage_fd, &s->shm.control->log[WASTE_STAGE_READER]);
         WASTE_POINT(START_READY);
         set_state(s, WASTE_STAGE_RUNNING);

@@ -315,6 +315,8 @@ static bool take_demand(struct waste_service *s, int *rc)
         if (waste_cache_check(&s->cache, want, s->cache.top_k) == 0) {
             waste_fetch_note_window(&s->fetch, want, true);
             waste_cache_demand(&s->cache, want);
+            waste_timeline_note(s->shm.control, WASTE_MOMENT_TAKEN, want->step, want->layer,
+                                s->cache.wanted_count);
             *rc = waste_fetch_pump(&s->fetch, true);
         } else {
             complain(s, &s->bad_demands, "demand for an impossible layer, expert or count dropped");

@@ -13,6 +13,7 @@
 
 #include "router/predict.h"
 #include "shm/confine.h"
+#include "shm/cpus.h"
 #include "shm/control.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
@@ -110,8 +111,10 @@ static void predict(struct router *r, uint32_t layer, enum waste_outlook outlook
     want = waste_ring_claim(r->shm.prefetch);
     if (want == NULL) /* the reader is behind, or dead: it would drop this one anyway */
         return;
+    waste_timeline_note(c, WASTE_MOMENT_PREDICT, r->hidden->step, layer, (uint32_t)outlook + 1);
     if (!waste_predict(p, layer, r->hidden->x, want->expert))
         return;
+    waste_timeline_note(c, WASTE_MOMENT_PREDICTED, r->hidden->step, layer, p->count);
     want->step = r->hidden->step;
     want->layer = layer;
     want->count = p->count;
@@ -195,6 +198,7 @@ static int run(struct router *r)
                         strerror(-rc));
         return rc == -ENOMEM ? EXIT_AGAIN : EXIT_CONFIGURATION;
     }
+    waste_cpus_leave_first(c->options.threads, c->options.cpus);
     waste_confine(WASTE_STAGE_ROUTER, -1, log);
     WASTE_POINT(START_READY);
     set_state(r, WASTE_STAGE_RUNNING);

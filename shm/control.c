@@ -120,7 +120,7 @@ static void point(void *base, const struct layout *l, struct waste_shm *out)
 static bool options_ok(const struct waste_options *o)
 {
     return o->threads >= 1 && o->threads <= 4096 && o->io <= WASTE_IO_PREAD && o->verify <= 1 &&
-           o->io_direct <= 1 && o->mlock <= 1 && o->ctx >= 1 && o->ctx <= INT32_MAX;
+           o->io_direct <= 1 && o->mlock <= 1 && o->timeline <= 1 && o->ctx >= 1 && o->ctx <= INT32_MAX;
 }
 
 void waste_control_init(void *base, uint64_t bytes, const struct waste_model *model,

@@ -21,6 +21,7 @@
 #include "shm/model.h"
 #include "shm/ring.h"
 #include "shm/slot.h"
+#include "shm/timeline.h"
 
 #define WASTE_CONTROL_MAGIC UINT64_C(0x316c727463747377) /* "wstctrl1" */
 
@@ -179,6 +180,8 @@ struct waste_options {
     uint32_t io_direct; /* 1: O_DIRECT must be granted for every bank */
     uint32_t io_depth;  /* reads in the kernel a drive; 0: as measured */
     uint32_t mlock;     /* 1: what is mapped stays in memory */
+    uint32_t timeline;  /* 1: events are noted */
+    uint32_t pad;
     uint64_t
         cpus[16]; /* bit mask of CPUs for compute's workers; all zero = the inherited affinity */
 };
@@ -317,6 +320,7 @@ struct waste_control {
     struct waste_stage stage[WASTE_STAGE_COUNT];
     _Alignas(64) _Atomic uint64_t counter[WASTE_COUNTER_COUNT];
     struct waste_log log[WASTE_STAGE_COUNT + 1]; /* the last one is waste-run's */
+    struct waste_timeline timeline;              /* any stage */
 };
 
 enum { WASTE_DEMAND_RING = 64, WASTE_PREFETCH_RING = 64, WASTE_HIDDEN_RING = 8 };

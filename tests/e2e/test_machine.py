@@ -76,6 +76,25 @@ class Machine(waste.Test):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
         self.right(self.limited(waste.DEMO, limit=limit))
 
+    def test_compute_has_its_first_cpu_to_itself(self):
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) < 2:
+            self.skipTest("one CPU")
+        for threads, alone in ((len(cpus), True), (len(cpus) + 1, False)):
+            p = waste.start("chat", waste.DEMO, "--threads", threads, stdin=subprocess.PIPE)
+            try:
+                waste.wait_for("the stages", lambda: len(waste.stages_of(p.pid)) == 3)
+                waste.wait_for("the reader to leave it", lambda: not alone or all(
+                    cpus[0] not in os.sched_getaffinity(waste.stages_of(p.pid)[s]) for s in ("reader", "router")))
+                if not alone: # nobody is pinned: nobody has to leave
+                    self.assertIn(cpus[0], os.sched_getaffinity(waste.stages_of(p.pid)["router"]))
+                else:
+                    self.assertEqual(os.sched_getaffinity(waste.stages_of(p.pid)["compute"]), {cpus[0]})
+            finally:
+                p.stdin.close()
+                p.stdin = None
+                waste.finish(p)
+
     def test_closed_streams_and_an_empty_environment(self):
         self.right(self.limited(waste.DEMO, limit=lambda: os.close(0)))
         self.right(self.limited(waste.DEMO, env={}))

@@ -45,6 +45,31 @@ class Prefetch(unittest.TestCase):
                 self.assertGreater(on["experts"]["prefetch_used"], 0)
                 self.assertLessEqual(on["experts"]["bytes_read"], 1.05 * off["experts"]["bytes_read"])
 
+    def test_the_timeline_of_a_layer(self):
+        r = waste.waste_run("bench", waste.DEMO, "--tokens", "12", "--timeline", "--json",
+                            "--budget", budget_for(WORKING_SET, 4), "--lookahead", 4, *COMMON)
+        events = r.json()["timeline"]
+        layer = events[0]["layer"]
+        own = [e for e in events if e["layer"] == layer]
+        at = {}
+        for e in own:
+            at.setdefault(e["event"], []).append(e["us"])
+        print(events)
+        self.assertEqual([e["us"] for e in events], sorted(e["us"] for e in events))
+        self.assertEqual((events[0]["event"], events[-1]["event"]), ("ATTENTION", "DONE"))
+        for first, second in (("ATTENTION", "FFN"), ("FFN", "DEMAND"), ("DEMAND", "TAKEN"), ("DEMAND", "BATCH")):
+            self.assertLess(at[first][0], at[second][0])
+        # every expert was computed, and what was read was there before
+        self.assertEqual(sum(e["number"] for e in own if e["event"] == "BATCH"), 4)
+        here = {e["number"]: e["us"] for e in own if e["event"] == "READY"}
+        for e in own:
+            if e["event"] == "READ":
+                self.assertLess(e["us"], here[e["number"]])
+                self.assertLess(here[e["number"]], at["BATCH"][-1])
+        text = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--timeline").out.decode()
+        self.assertIn("compute  attention begins", text)
+        self.assertIn("compute  layer done", text)
+
     def test_the_routers_precision_is_shown(self):
         r = waste.waste_run("bench", waste.DEMO, "--tokens", "40", "--lookahead", "8", "--json")
         precision = r.json()["router_precision"]
