@@ -187,7 +187,7 @@ int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
     if (!waste_machine_has_cpus(e->args->cpus, WASTE_CPU_WORDS))
         return waste_fail(2, "option --cpus: lists a CPU this process may not use");
     if (waste_machine_memory(&waste_machine_proc, &e->memory) != 0)
-        return waste_fail(1, "cannot read /proc/meminfo");
+        return waste_fail(1, "cannot read /proc/meminfo: is /proc mounted?");
     waste_topology_allowed(allowed);
     waste_topology_read("/sys/devices", allowed, &e->topology);
     fill_options(e, ctx, &options);

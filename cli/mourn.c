@@ -71,9 +71,15 @@ static void describe(const struct waste_supervisor *s, const siginfo_t *info,
 static void break_down(struct waste_supervisor *s, enum waste_stage_id stage, const char *how)
 {
     struct waste_child *c = &s->child[stage];
+    /* relaxed: whoever wrote it is dead */
+    uint32_t why =
+        atomic_load_explicit(&s->p->shm.control->stage[stage].exec_error, memory_order_relaxed);
 
     c->life = WASTE_LIFE_BROKEN;
-    if (!last_error(s, stage, c->reason, sizeof(c->reason)))
+    if (why != 0)
+        snprintf(c->reason, sizeof(c->reason), "cannot run %s: %s", s->programs->path[stage],
+                 strerror((int)why));
+    else if (!last_error(s, stage, c->reason, sizeof(c->reason)))
         snprintf(c->reason, sizeof(c->reason), "%s ended with %s", s->programs->path[stage], how);
 }
 

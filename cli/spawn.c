@@ -98,32 +98,43 @@ static void become(const struct waste_pipeline *p, enum waste_stage_id stage, co
     char *const argv[] = {(char *)program, (char *)p->model_dir,
                           keeps ? (char *)p->usage_dir : NULL, (char *)p->usage_name, NULL};
     execv(program, argv);
+    /* relaxed: read when this process has been reaped */
+    atomic_store_explicit(&p->shm.control->stage[stage].exec_error, (uint32_t)errno,
+                          memory_order_relaxed);
     _exit(127);
 }
 
+static int cannot(struct waste_error *err, enum waste_stage_id stage, const char *what)
+{
+    int rc = -errno;
+
+    return waste_error_set(err, rc, "cannot start %s: %s: %s", waste_stage_name[stage], what,
+                           strerror(-rc));
+}
+
 int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
-                pid_t *out_pid, int *out_pidfd)
+                pid_t *out_pid, int *out_pidfd, struct waste_error *err)
 {
     const struct oom_score score = stage_oom_score();
     pid_t parent = getpid();
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     if (null < 0)
-        return -errno;
+        return cannot(err, stage, "/dev/null");
     pid_t pid = fork();
     if (pid == 0)
         become(p, stage, program, parent, null, &score);
-    int err = -errno;
+    int rc = pid < 0 ? cannot(err, stage, "fork") : 0;
     close(null);
-    if (pid < 0)
-        return err;
+    if (rc != 0)
+        return rc;
     /* the child cannot be reaped by anybody else meanwhile, so its number still means it */
     int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
-        err = -errno;
+        rc = cannot(err, stage, "pidfd_open");
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        return err;
+        return rc;
     }
     *out_pid = pid;
     *out_pidfd = pidfd;

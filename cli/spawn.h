@@ -20,9 +20,10 @@ int waste_spawn_find(struct waste_programs *out, struct waste_error *err);
 /*
  * Forks and executes `program MODEL_DIR` with the segments at the descriptors of shm/segment.h, in
  * a process group of its own (a terminal's Ctrl-C is waste-run's to handle). The child is killed
- * when the calling thread ends, so that thread must live as long as the stages. 0 or -errno.
+ * when the calling thread ends, so that thread must live as long as the stages. 0 or -errno with
+ * err. A program that cannot be run ends with exit code 127, and the stage's record says why.
  */
 int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
-                pid_t *out_pid, int *out_pidfd);
+                pid_t *out_pid, int *out_pidfd, struct waste_error *err);
 
 #endif

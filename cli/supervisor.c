@@ -65,11 +65,11 @@ static void start_child(struct waste_supervisor *s, int i)
         atomic_fetch_add_explicit(&record->restarts, 1, memory_order_relaxed);
     /* release: who sees the new incarnation sees what was repaired */
     atomic_store_explicit(&record->incarnation, c->incarnation, memory_order_release);
-    int rc = waste_spawn(s->p, i, s->programs->path[i], &c->pid, &c->pidfd);
-    if (rc != 0) {
+    struct waste_error err;
+    if (waste_spawn(s->p, i, s->programs->path[i], &c->pid, &c->pidfd, &err) != 0) {
         c->life = WASTE_LIFE_TIRED;
-        snprintf(c->reason, sizeof(c->reason), "cannot start %s: %s", s->programs->path[i],
-                 strerror(-rc));
+        snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, err.text);
+        waste_log_write(waste_supervisor_log(s), WASTE_LOG_ERROR, "%s", c->reason);
         waste_supervisor_publish_failure(s);
         return;
     }

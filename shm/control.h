@@ -70,8 +70,10 @@ struct waste_stage {
         incarnation;     /* 1 for the first process; +1 a restart, before it starts */
     _Atomic int32_t pid; /* 0 when none runs */
     _Atomic uint32_t restarts;
-    _Atomic uint32_t stop; /* 1: finish what must be finished, exit 0 */
-    uint64_t pad0[6];
+    _Atomic uint32_t stop;       /* 1: finish what must be finished, exit 0 */
+    _Atomic uint32_t exec_error; /* errno of a program that could not be run; written by the child
+                                    that was to become it */
+    uint32_t pad0[11];
     /* the stage */
     _Alignas(64) _Atomic uint32_t state; /* enum waste_stage_state */
     _Atomic uint32_t activity;           /* enum waste_activity */

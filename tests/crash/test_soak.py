@@ -15,6 +15,7 @@ MINUTES = float(os.environ.get("WASTE_MINUTES", 30 if waste.LONG else 0.4))
 TOKENS, ENDLESS = 120, 4000
 MESSAGES = ("Hello", "What is the capital of Italy?", "Which countries border France?", "Tell me about Japan",
             "How many people live in Brazil?", "Goodbye")
+HANG_SECONDS = max(1, int(waste.SLOW))
 CHECK_EVERY = 8        # turns
 SLACK_KIB = 1024       # of a process's own memory; what grows by a KiB a turn is found in half an hour
 SLACK_BYTES = 8 << 20  # of all together, beyond the budget
@@ -39,7 +40,7 @@ class Soak(crash.Test):
         pass  # the base's run is not needed
 
     def chat(self):
-        return crash.Chat("--hang-seconds", 1, model=self.model, tokens=TOKENS, lifetime=60 * MINUTES + 5 * waste.LIMIT)
+        return crash.Chat("--hang-seconds", HANG_SECONDS, model=self.model, tokens=TOKENS, lifetime=60 * MINUTES + 5 * waste.LIMIT)
 
     def undisturbed(self):
         chat = self.chat()
@@ -145,6 +146,8 @@ class Soak(crash.Test):
         return stats, rest, waste.stages_of(chat.pid)
 
     def measure(self, chat):
+        chat.ask("/reset")
+        self.assertEqual(chat.ask(MESSAGES[0]), self.want[MESSAGES[0]])  # its demand clears slots that FAILED before
         stats, rest, stages = self.settled(chat)
         pids = dict(stages, run=chat.pid)
         self.assertEqual(sorted(stages), sorted(waste.STAGES))

@@ -29,11 +29,15 @@ def _filter(*code):
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
-def no_io_uring(error):
-    """io_uring_setup fails with this errno, as container runtimes make it."""
+def refuse(call, error):
+    """The system call of this number fails with this errno, as container runtimes make it."""
     def apply():
-        _filter((LOAD, 0, 0, 0), (EQUAL, 0, 1, IO_URING_SETUP), (RETURN, 0, 0, ERRNO | error), (RETURN, 0, 0, ALLOW))
+        _filter((LOAD, 0, 0, 0), (EQUAL, 0, 1, call), (RETURN, 0, 0, ERRNO | error), (RETURN, 0, 0, ALLOW))
     return apply
+
+
+def no_io_uring(error):
+    return refuse(IO_URING_SETUP, error)
 
 
 def no_direct(error):
