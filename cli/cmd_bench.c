@@ -17,7 +17,7 @@ enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
 
 struct measured {
     double prefill_seconds, decode_seconds;
-    uint32_t prefilled, decoded;
+    uint32_t prefilled, decoded, layers;
     uint64_t counter[WASTE_COUNTER_COUNT]; /* of the decoding alone */
     uint32_t restarts[WASTE_STAGE_COUNT];
     double memory_bytes_per_s, disk_bytes_per_s; /* the machine's, in this run */
@@ -152,6 +152,22 @@ static double other_seconds(const struct measured *m)
     return rest > 0 ? rest : 0;
 }
 
+/* Of a step's work, waiting not counted: what no second worker shared. */
+static double serial_share(const struct measured *m)
+{
+    double work = seconds(m, WASTE_C_STEP_NS) - seconds(m, WASTE_C_EXPERT_WAIT_NS) -
+                  seconds(m, WASTE_C_EMBED_WAIT_NS);
+
+    return ratio(work - seconds(m, WASTE_C_SHARED_NS), work);
+}
+
+/* lm_head's phase is the one that belongs to no layer. */
+static double phases_per_layer(const struct measured *m)
+{
+    return ratio((double)m->counter[WASTE_C_PHASES] - (double)m->counter[WASTE_C_GENERATED],
+                 (double)m->counter[WASTE_C_TOKENS] * m->layers);
+}
+
 /* Weights streamed a second, of what memory gives. */
 static double memory_share(const struct measured *m)
 {
@@ -189,14 +205,15 @@ static json_t *make_json(const struct measured *m)
     json_object_set_new(phases, "other", json_real(other_seconds(m)));
     json_t *object = waste_output_json(&o);
     json_t *more = json_pack(
-        "{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:f, s:o}", "tok_per_s",
+        "{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:o}", "tok_per_s",
         ratio(m->decoded, m->decode_seconds), "decode_tok_per_s",
         ratio(m->decoded, m->decode_seconds), "prefill_tok_per_s",
         ratio(m->prefilled, m->prefill_seconds), "bytes_per_token", (json_int_t)m->bytes_per_token,
         "read_bytes_per_s", m->memory_bytes_per_s, "disk_bytes_per_s", m->disk_bytes_per_s,
         "memory_share", memory_share(m), "disk_share", disk_share(m), "multiply_adds_per_token",
         (json_int_t)m->multiply_adds_per_token, "multiply_adds_per_s", m->multiply_adds_per_s,
-        "arithmetic_share", arithmetic_share(m), "phases", phases);
+        "arithmetic_share", arithmetic_share(m), "serial_share", serial_share(m),
+        "phases_per_layer", phases_per_layer(m), "phases", phases);
     if (object != NULL && more != NULL)
         json_object_update(object, more);
     json_decref(more);
@@ -225,6 +242,8 @@ static void print_text(const struct measured *m)
 #undef X
     printf("  %-15s %8.4f s  %5.1f %%\n", "other", other_seconds(m),
            100 * ratio(other_seconds(m), m->decode_seconds));
+    printf("serial   %8.1f %% of the work is one worker's alone; %.1f phases a layer\n",
+           100 * serial_share(m), phases_per_layer(m));
     printf("memory   %8.1f %% of the limit: %s a token, the machine reads %s/s\n",
            100 * memory_share(m), waste_units_format_size(m->bytes_per_token, a, sizeof(a)),
            waste_units_format_size((uint64_t)m->memory_bytes_per_s, b, sizeof(b)));
@@ -241,6 +260,7 @@ static int measure_all(struct waste_engine *e, const struct waste_ids *ids, stru
     m->memory_bytes_per_s = waste_probe_memory(e->pipeline.options.threads);
     m->disk_bytes_per_s = waste_probe_disk(e->dir, e->model);
     m->multiply_adds_per_s = waste_probe_multiply_adds(e->pipeline.options.threads);
+    m->layers = e->model->config.layers;
     m->bytes_per_token = waste_probe_token_bytes(e->model);
     m->multiply_adds_per_token =
         waste_probe_token_multiply_adds(e->model, (uint32_t)(ids->count / 2));

@@ -35,6 +35,8 @@ static void run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn 
 
     waste_team_run(f->team, fn, f, tasks, most);
     f->phase_ns[phase] += waste_forward_now_ns() - start;
+    f->shared_ns += waste_team_shared_ns(f->team);
+    f->phases++;
     WASTE_POINT(PHASE);
 }
 
@@ -192,7 +194,8 @@ int waste_forward_step(struct waste_forward *f, uint32_t position, uint32_t bank
     f->running = f->blocks;
     f->block_count = 0;
     memset(f->phase_ns, 0, sizeof f->phase_ns);
-    f->expert_wait_ns = f->embed_wait_ns = 0;
+    f->expert_wait_ns = f->embed_wait_ns = f->shared_ns = 0;
+    f->phases = 0;
     /* relaxed: shown by ps and stats */
     atomic_store_explicit(&stage(f)->step, position, memory_order_relaxed);
     err = embed(f, token);
@@ -219,6 +222,8 @@ void waste_forward_count(struct waste_forward *f)
         waste_count(c, counter[i], (uint64_t)f->phase_ns[i]);
     waste_count(c, WASTE_C_EXPERT_WAIT_NS, (uint64_t)f->expert_wait_ns);
     waste_count(c, WASTE_C_EMBED_WAIT_NS, (uint64_t)f->embed_wait_ns);
+    waste_count(c, WASTE_C_SHARED_NS, (uint64_t)f->shared_ns);
+    waste_count(c, WASTE_C_PHASES, f->phases);
 }
 
 static void set_up(struct waste_forward *f, const struct waste_forward_env *env)

@@ -79,6 +79,8 @@ struct waste_forward {
     bool fresh; /* the running sum starts anew with this layer's attention */
     char error[WASTE_ERROR_TEXT];
     int64_t phase_ns[WASTE_PHASES], expert_wait_ns, embed_wait_ns;
+    int64_t shared_ns; /* two workers or more were at it */
+    uint32_t phases;
 
     /* residual stream [hidden]: the running sum, and the block sums before it (attention residuals)
      */

@@ -47,7 +47,7 @@ struct waste_team {
     /* worker 0, before it opens the phase */
     _Alignas(64) waste_phase_fn *fn;
     void *arg;
-    uint32_t tasks, run;
+    uint32_t tasks, run, generation;
     /* set once */
     uint32_t threads;
     bool spin; /* every worker has a CPU of its own */
@@ -61,6 +61,8 @@ struct waste_team {
         pthread_t thread;
         uint32_t number;
         uint32_t claimed, claimed_end; /* the rest of its last claim */
+        uint32_t took_part;            /* generation of the phase below */
+        int64_t start_ns, end_ns;      /* of its work there; read by worker 0 after leave() */
     } worker[];
 };
 
@@ -157,13 +159,21 @@ static void leave(struct waste_team *team)
         futex_wake(&team->word, WAKE_CALLER);
 }
 
+static void work(struct worker *w, uint32_t generation)
+{
+    w->start_ns = now_ns();
+    w->team->fn(w->team->arg, w->number);
+    w->end_ns = now_ns();
+    w->took_part = generation;
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     uint32_t seen = 0;
 
     while (join(w->team, &seen)) {
-        w->team->fn(w->team->arg, w->number);
+        work(w, seen);
         leave(w->team);
     }
     return NULL;
@@ -212,9 +222,30 @@ void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint
     atomic_store_explicit(&team->next, 0, memory_order_relaxed); /* published by the opening */
     if (team->started && tasks > 1)
         next_generation(team, 0);
-    fn(arg, 0);
+    /* relaxed: only worker 0 changes it */
+    team->generation = atomic_load_explicit(&team->word, memory_order_relaxed) >> GENERATION_SHIFT;
+    work(&team->worker[0], team->generation);
     if (team->started && tasks > 1)
         wait_for_workers(team);
+}
+
+/* From when the second one came to when the last but one went. */
+int64_t waste_team_shared_ns(const struct waste_team *team)
+{
+    const struct worker *own = &team->worker[0];
+    int64_t first = own->start_ns, second = INT64_MAX, last = own->end_ns, last_but_one = 0;
+
+    for (uint32_t i = 1; i <= team->started && team->tasks > 1; i++) {
+        const struct worker *w = &team->worker[i];
+        if (w->took_part != team->generation)
+            continue;
+        int64_t start = w->start_ns, end = w->end_ns;
+        second = start > first ? (start < second ? start : second) : first;
+        first = start < first ? start : first;
+        last_but_one = end < last ? (end > last_but_one ? end : last_but_one) : last;
+        last = end > last ? end : last;
+    }
+    return last_but_one > second ? last_but_one - second : 0;
 }
 
 static bool claim_run(struct waste_team *team, struct worker *own)
@@ -257,7 +288,6 @@ static int start_workers(struct waste_team *team, const cpu_set_t *cpus, bool pi
     pthread_attr_setstacksize(&attr, WASTE_TEAM_STACK_BYTES);
     for (uint32_t i = 1; i < team->threads && !err; i++) {
         struct worker *w = &team->worker[i];
-        w->team = team;
         w->number = i;
         if (pin)
             waste_cpus_only(cpus, i, &mine);
@@ -288,6 +318,8 @@ int waste_team_create(struct waste_team **out, uint32_t threads, const uint64_t 
         return -ENOMEM;
     memset(team, 0, bytes);
     team->threads = threads;
+    for (uint32_t i = 0; i < threads; i++)
+        team->worker[i] = (struct worker){.team = team, .took_part = UINT32_MAX};
     atomic_init(&team->word, CLOSED);
     err = -pthread_getaffinity_np(pthread_self(), sizeof team->home, &team->home);
     if (err) {

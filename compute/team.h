@@ -48,6 +48,9 @@ void waste_team_run(struct waste_team *team, waste_phase_fn *fn, void *arg, uint
  * a claim may have set several tasks aside for this worker. */
 bool waste_team_claim(struct waste_team *team, uint32_t worker, uint32_t *task);
 
+/* Of the last waste_team_run(): nanoseconds in which two workers or more were at it. Worker 0. */
+int64_t waste_team_shared_ns(const struct waste_team *team);
+
 uint32_t waste_team_threads(const struct waste_team *team);
 
 #endif

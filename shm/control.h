@@ -140,6 +140,9 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
     X(TRUNK_NS, "trunk_ns", "trunk_seconds_total", COMPUTE, "of those, trunk products")            \
     X(ATTENTION_NS, "attention_ns", "attention_seconds_total", COMPUTE,                            \
       "of those, attention but its trunk products")                                                \
+    X(SHARED_NS, "shared_ns", "shared_seconds_total", COMPUTE,                                     \
+      "of those, two workers or more at it")                                                       \
+    X(PHASES, "phases", "phases_total", COMPUTE, "phases that workers ran together")               \
     X(HIDDEN_DROPPED, "hidden_dropped", "hidden_dropped_total", COMPUTE,                           \
       "hidden states the router was too busy to take")                                             \
     X(PREDICTIONS, "predictions", "predictions_total", ROUTER, "prefetch records posted")          \
