@@ -12,7 +12,7 @@
 #include "cli/supervisor_int.h"
 
 #define LOOK_NS (WASTE_SECOND_NS / 10)
-enum { BUFFER_BYTES = 3 << 20 /* of zstd and the file */ };
+enum { EVERY = 64, PACE = 32000000, BUFFER_BYTES = 3 << 20 /* of zstd and the file */ };
 
 /* What the client's thread has said. */
 struct said {
@@ -29,6 +29,7 @@ struct waste_autosave {
     struct waste_snapshot_shape shape;
     char path[PATH_MAX];
     uint32_t step; /* tokens from one save to the next */
+    bool paced;    /* and no more than PACE bytes a second */
     void (*warn)(const char *text);
     pthread_t thread;
 
@@ -45,6 +46,7 @@ struct waste_autosave {
     char *bank;
     uint64_t saved_turn, tried_turn;
     uint32_t tried_position;
+    int64_t next_ns; /* paced: not before */
     bool keep_old, warned;
     int error; /* of the newest try */
 };
@@ -80,6 +82,12 @@ static void report(struct waste_autosave *a, const struct waste_error *err)
     a->warn(text);
 }
 
+static double state_bytes(const struct waste_autosave *a, uint32_t position)
+{
+    return (double)a->shape.bank_bytes +
+           (double)a->shape.mla_layers * a->shape.row_bytes * position;
+}
+
 /* One consistent copy and its way to the disk. False: compute was faster, or the client has said
  * something else meanwhile; look again. */
 static bool save(struct waste_autosave *a, const struct said *said, char *text, size_t text_bytes)
@@ -112,6 +120,8 @@ static bool save(struct waste_autosave *a, const struct said *said, char *text, 
                            : waste_error_set(&err, -ENOMEM, "out of memory for %s", a->path);
     a->tried_turn = said->turn;
     a->tried_position = snapshot.position;
+    if (a->paced) /* floats hardly compress */
+        a->next_ns = waste_now_ns() + (int64_t)(state_bytes(a, snapshot.position) / PACE * 1e9);
     if (a->error == 0) {
         a->keep_old = true;
         a->warned = false;
@@ -139,6 +149,8 @@ static bool is_due(const struct waste_autosave *a, const struct said *said, bool
         return a->saved_turn != said->turn || (!said->resting && a->saved_position != position);
     if (said->resting)
         return a->tried_turn != said->turn;
+    if (a->paced && waste_now_ns() < a->next_ns)
+        return false;
     return position > 0 &&
            (position < a->tried_position || position - a->tried_position >= a->step);
 }
@@ -221,7 +233,8 @@ int waste_autosave_start(struct waste_pipeline *p, struct waste_supervisor *supe
         return waste_error_set(err, -ENOMEM, "out of memory");
     a->p = p;
     a->supervisor = supervisor;
-    a->step = every > 1 ? every / 2 : 1;
+    a->paced = every == 0;
+    a->step = a->paced ? EVERY / 2 : every > 1 ? every / 2 : 1;
     a->keep_old = keep_old;
     a->warn = warn;
     snprintf(a->path, sizeof(a->path), "%s", path);

@@ -16,7 +16,7 @@ struct waste_autosave;
 
 /*
  * `every`: at most so many tokens are computed again after a death, if a save takes no longer than
- * half of them. keep_old: the file that is there may become PATH.old. `warn` is called from any
+ * half of them. 0: 64, unless that would write more than 32 MB a second. keep_old: the file that is there may become PATH.old. `warn` is called from any
  * thread. Takes waste_autosave_bytes of memory. 0 or -errno with err.
  */
 int waste_autosave_start(struct waste_pipeline *p, struct waste_supervisor *supervisor,

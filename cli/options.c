@@ -13,7 +13,6 @@ void waste_args_defaults(struct waste_args *args)
         .lookahead = WASTE_LOOKAHEAD_DEFAULT,
         .hang_seconds = 10,
         .prefix_bytes = WASTE_PREFIX_DEFAULT,
-        .session_every = WASTE_SESSION_EVERY_DEFAULT,
         .interval = 1,
         .top = 10,
         .tokens = 32,

@@ -37,7 +37,6 @@ enum waste_command { WASTE_COMMANDS(WASTE_X) WASTE_COMMAND_COUNT };
 
 enum { WASTE_CPU_WORDS = 16 };
 #define WASTE_LOOKAHEAD_DEFAULT UINT32_MAX
-enum { WASTE_SESSION_EVERY_DEFAULT = 64 };
 #define WASTE_PREFIX_DEFAULT (UINT64_C(2) << 30)
 
 /* The thinking of a model whose chat format has it. */
@@ -85,7 +84,7 @@ struct waste_args {
     const char *system_text;
     uint32_t hang_seconds;
     const char *session_path;
-    uint32_t session_every;
+    uint32_t session_every; /* 0: not given */
     uint64_t prefix_bytes;
 
     const char *logits_path, *perplexity_path; /* eval */

@@ -25,7 +25,7 @@ struct waste_prefix {
     pthread_t thread;
 
     pthread_mutex_t lock; /* of the following; only the other thread changes the list */
-    pthread_cond_t work;
+    pthread_cond_t work, written;
     struct waste_prefix_entry *newest;
     uint64_t used; /* bytes of all entries */
     bool quit, noted;
@@ -108,6 +108,7 @@ static void *run(void *arg)
         pthread_mutex_lock(&s->lock);
         e->on_disk = true; /* or cannot be */
         e->to_disk = false;
+        pthread_cond_signal(&s->written);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -124,6 +125,7 @@ int waste_prefix_create(const struct waste_prefix_options *options, struct waste
     s->options.dir = options->dir != NULL ? strdup(options->dir) : NULL;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->written, NULL);
     int ret = waste_background_start(&s->thread, run, s);
     if (ret < 0) {
         free((char *)s->options.dir);
@@ -149,6 +151,7 @@ void waste_prefix_destroy(struct waste_prefix *s)
     }
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->written);
     free((char *)s->options.dir);
     free(s);
 }
@@ -269,22 +272,21 @@ static struct waste_prefix_entry *copy(const struct waste_prefix *s,
     return e;
 }
 
-/* Drops what was not used for longest until there is room. False: the disk has to be waited for, or
- * there is too little memory for even one. */
+/* Drops what was not used for longest until there is room; what is on its way to the disk is waited
+ * for. False: there is too little memory for even one. */
 static bool make_room(struct waste_prefix *s, uint64_t bytes)
 {
     if (bytes > s->options.memory_bytes)
         return false;
     while (s->used + bytes > s->options.memory_bytes) {
-        struct waste_prefix_entry **victim = NULL;
+        struct waste_prefix_entry **at = &s->newest, *e;
 
-        for (struct waste_prefix_entry **at = &s->newest; *at != NULL; at = &(*at)->next)
-            if (!(*at)->to_disk)
-                victim = at;
-        if (victim == NULL)
-            return false;
-        struct waste_prefix_entry *e = *victim;
-        *victim = e->next;
+        while ((*at)->next != NULL)
+            at = &(*at)->next;
+        e = *at;
+        while (e->to_disk)
+            pthread_cond_wait(&s->written, &s->lock);
+        *at = NULL;
         s->used -= e->bytes;
         free_entry(e);
     }
