@@ -56,6 +56,9 @@ int waste_socket_check_dir(const char *dir, bool create)
     return st.st_uid == geteuid() && (st.st_mode & 077) == 0 ? 0 : -EPERM;
 }
 
+/*
+ * Whoever finds a socket that nobody listens at removes it, so ours gets its name only when we do.
+ */
 static int bind_in(struct waste_control_socket *cs, const char *dir)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -64,14 +67,15 @@ static int bind_in(struct waste_control_socket *cs, const char *dir)
     if (rc != 0)
         return rc;
     snprintf(cs->path, sizeof(cs->path), "%.80s/%d.sock", dir, (int)getpid());
-    memcpy(addr.sun_path, cs->path, sizeof(cs->path));
-    unlink(cs->path); /* left by an earlier process of our number */
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%.80s/%d.new", dir, (int)getpid());
+    unlink(addr.sun_path); /* left by an earlier process of our number */
     waste_signals_unlink(cs->path);
     /* before bind: the file never exists with a wider mode */
     if (fchmod(cs->fd, 0600) != 0 || bind(cs->fd, (struct sockaddr *)&addr, sizeof(addr)) != 0 ||
-        chmod(cs->path, 0600) != 0 || listen(cs->fd, WASTE_SOCKET_CLIENTS) != 0) {
+        chmod(addr.sun_path, 0600) != 0 || listen(cs->fd, WASTE_SOCKET_CLIENTS) != 0 ||
+        rename(addr.sun_path, cs->path) != 0) {
         rc = -errno;
-        unlink(cs->path);
+        unlink(addr.sun_path);
         waste_signals_unlink(NULL);
         cs->path[0] = '\0';
     }

@@ -1,14 +1,41 @@
 """From another terminal: restart, stop, log; and how waste-run ends when it is told to."""
+import ctypes
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import time
 
 import waste
 
 SOCKETS = [os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "waste"), "/tmp/waste-%d" % os.geteuid()]
+IN_MOVED_TO, IN_CREATE = 0x80, 0x100
+
+
+def inotify(directory):
+    """A descriptor that tells of files that come into this directory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(directory), IN_MOVED_TO | IN_CREATE) < 0:
+        raise OSError(ctypes.get_errno(), "inotify")
+    return fd
+
+
+def events(fd):
+    """[(mask, name)] since; closes it."""
+    found, data = [], b""
+    try:
+        while True:
+            data += os.read(fd, 65536)
+    except BlockingIOError:
+        os.close(fd)
+    while data:
+        _, mask, _, length = struct.unpack_from("iIII", data)
+        found.append((mask, data[16:16 + length].rstrip(b"\0").decode()))
+        data = data[16 + length:]
+    return found
 
 
 class Control(waste.Test):
@@ -35,6 +62,16 @@ class Control(waste.Test):
 
     def socket(self):
         return [d for d in SOCKETS if os.path.exists(os.path.join(d, "%d.sock" % self.p.pid))]
+
+    def test_a_socket_is_there_only_when_somebody_listens(self):
+        """Who finds one that refuses removes it; so it may not be seen between bind and listen."""
+        directory = self.socket()[0]
+        watch = inotify(directory)
+        p = self.start()
+        p.kill()
+        p.communicate()
+        seen = [(mask, name) for mask, name in events(watch) if name == "%d.sock" % p.pid]
+        self.assertEqual(seen[:1], [(IN_MOVED_TO, "%d.sock" % p.pid)])
 
     # ---- restart ----
 
