@@ -7,10 +7,9 @@
 
 /* ---- demand ---- */
 
-int waste_cache_check(const struct waste_cache *c, const struct waste_want *want,
-                      uint32_t max_count)
+static int check(const struct waste_cache *c, const struct waste_want *want, uint32_t most)
 {
-    if (want->count == 0 || want->count > max_count || want->outlook >= WASTE_OUTLOOK_COUNT)
+    if (want->count == 0 || want->count > most)
         return -EINVAL;
     for (uint32_t i = 0; i < want->count; i++)
         if (!key_exists(c, want->layer, want->expert[i]))
@@ -18,29 +17,55 @@ int waste_cache_check(const struct waste_cache *c, const struct waste_want *want
     return 0;
 }
 
-/* The slots of the record before: back among the others. */
-static void release_held(struct waste_cache *c)
+int waste_cache_check_demand(const struct waste_cache *c, const struct waste_want *want,
+                             uint32_t capacity)
 {
+    bool turns = want->kind == WASTE_WANT_TURNS;
+    if (want->kind >= WASTE_WANT_KINDS || (turns && want->count % c->top_k != 0))
+        return -EINVAL;
+    return check(c, want, turns ? capacity : c->top_k);
+}
+
+int waste_cache_check_prefetch(const struct waste_cache *c, const struct waste_want *want,
+                               uint32_t capacity)
+{
+    return want->outlook < WASTE_OUTLOOK_COUNT ? check(c, want, capacity) : -EINVAL;
+}
+
+/* The slots of all records but the newest and `keep` before it: back among the others. */
+static void release_held(struct waste_cache *c, uint32_t keep)
+{
+    uint32_t left = 0;
     for (uint32_t i = 0; i < c->held_count; i++) {
         uint32_t slot = c->held[i];
         struct waste_cache_slot *s = &c->slot[slot];
+        if (c->records - s->held <= keep) {
+            c->held[left++] = slot;
+            continue;
+        }
         s->held = 0;
+        if (s->prefetched) /* foreseen, and not demanded */
+            waste_cache_prefetch_wasted(c, slot);
         if (s->state == WASTE_SLOT_READY)
             waste_cache_settle(c, slot);
         else if (s->state == WASTE_SLOT_FAILED)
             waste_cache_give_up(c, slot);
     }
-    c->held_count = 0;
+    c->held_count = left;
 }
 
+/* For the newest record. */
 static void hold(struct waste_cache *c, uint32_t slot)
 {
     struct waste_cache_slot *s = &c->slot[slot];
-    if (s->state == WASTE_SLOT_READY)
-        waste_cache_displace(c, slot);
-    s->held = 1;
+    if (!s->held) {
+        if (s->state == WASTE_SLOT_READY)
+            waste_cache_displace(c, slot);
+        c->held[c->held_count++] = slot;
+        s->counted = 0;
+    }
+    s->held = c->records;
     s->predicted = 0;
-    c->held[c->held_count++] = slot;
 }
 
 /* A READY expert that is demanded: is it what compute will find? Somebody else's stray write must
@@ -67,55 +92,109 @@ static bool heal(struct waste_cache *c, uint32_t slot)
     return false;
 }
 
-/* One expert of the new record. */
-static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert)
+/* One expert of the new record; `ahead`: it is only foreseen. */
+static void demand_expert(struct waste_cache *c, uint32_t layer, uint32_t expert, bool ahead)
 {
     struct waste_control *control = c->shm->control;
     uint32_t key = key_index(c, layer, expert), slot = c->slot_of[key];
-    if (slot != NONE && c->slot[slot].held)
+    if (slot != NONE && c->slot[slot].held == c->records)
         return; /* twice in one record */
-    if (slot != NONE && c->slot[slot].state == WASTE_SLOT_READY && !heal(c, slot))
+    if (slot != NONE && !c->slot[slot].held && c->slot[slot].state == WASTE_SLOT_READY &&
+        !heal(c, slot))
         slot = NONE;
-    if (slot != NONE) {
-        struct waste_cache_slot *s = &c->slot[slot];
-        if (s->prefetched && s->state == WASTE_SLOT_READING)
-            c->prefetch_reading--; /* a demand from now on */
-        if (s->prefetched)
-            waste_cache_prefetch_used(c, slot);
-        waste_count(control, s->state == WASTE_SLOT_READY ? WASTE_C_HITS : WASTE_C_MISSES, 1);
-        hold(c, slot);
-    } else {
+    if (slot == NONE) {
         for (uint32_t i = 0; i < c->wanted_count; i++)
             if (c->wanted[i] == expert)
                 return;
-        waste_count(control, WASTE_C_MISSES, 1);
+        waste_count(control, WASTE_C_MISSES, !ahead);
         c->wanted[c->wanted_count++] = expert;
+        return;
     }
+    struct waste_cache_slot *s = &c->slot[slot];
+    hold(c, slot);
+    if (ahead || s->counted)
+        return;
+    if (s->prefetched && s->state == WASTE_SLOT_READING)
+        c->prefetch_reading--; /* a demand from now on */
+    if (s->prefetched)
+        waste_cache_prefetch_used(c, slot);
+    s->counted = 1;
+    waste_count(control, s->state == WASTE_SLOT_READY ? WASTE_C_HITS : WASTE_C_MISSES, 1);
 }
 
-void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
+/* Experts of the record that are to be held, and those to be read. */
+static void want_experts(struct waste_cache *c, const struct waste_want *want)
 {
-    release_held(c); /* a FAILED slot of the record before becomes EMPTY here: asked again, read
-                        again */
+    c->records++;
+    /* a FAILED slot of a record that is over becomes EMPTY here: asked again, read again */
+    release_held(c, want->hold);
+    c->wanted_layer = want->layer;
+    c->wanted_ahead = want->kind == WASTE_WANT_AHEAD;
+    c->wanted_next = c->wanted_count = 0;
+    for (uint32_t i = 0; i < want->count; i++)
+        demand_expert(c, want->layer, want->expert[i], c->wanted_ahead);
+}
+
+/* What a chunk's tokens chose, one after the other. */
+static void learn_turns(struct waste_cache *c, const struct waste_want *want)
+{
+    for (uint32_t i = 0; i < want->count; i += c->top_k)
+        waste_policy_turn(&c->policy, want->layer, want->expert + i, c->top_k);
+}
+
+/* Part of a layer of a chunk has come. What was chosen is learned from TURNS. */
+static void take_part(struct waste_cache *c, const struct waste_want *want)
+{
+    waste_policy_pass(&c->policy, want->layer);
+    waste_ghost_demand(&c->ghost, want->layer, want->expert, want->count);
+}
+
+/* A token's turn of a layer has come. */
+static void take_turn(struct waste_cache *c, const struct waste_want *want)
+{
+    waste_policy_turn(&c->policy, want->layer, want->expert, want->count);
+    waste_ghost_demand(&c->ghost, want->layer, want->expert, want->count);
+    waste_cache_judge_predictions(c, want);
+}
+
+/* Compute is at this layer. */
+static void arrive(struct waste_cache *c, const struct waste_want *want)
+{
     uint64_t old_step = c->step;
     uint32_t old_layer = c->layer;
     bool again = c->any_demand && want->step == old_step && want->layer == old_layer;
     c->any_demand = true;
     c->step = want->step;
     c->layer = want->layer;
-    c->clock++;
-    c->wanted_next = c->wanted_count = 0;
     c->prefetch_begun = 0;
-    for (uint32_t i = 0; i < want->count; i++)
-        demand_expert(c, want->layer, want->expert[i]);
-    if (!again) {
-        waste_policy_turn(&c->policy, want->layer, want->expert, want->count);
-        waste_ghost_demand(&c->ghost, want->layer, want->expert, want->count);
-        waste_cache_judge_predictions(c, want);
-    }
+    want_experts(c, want);
+    if (want->kind == WASTE_WANT_CHUNK)
+        take_part(c, want);
+    else if (!again)
+        take_turn(c, want);
     waste_foresight_count(&c->foresight, c->wanted_count, c->ghost.reads);
     waste_cache_expire_predictions(c, old_step, old_layer);
     waste_count(c->shm->control, WASTE_C_DEMAND_RECORDS, 1);
+}
+
+void waste_cache_demand(struct waste_cache *c, const struct waste_want *want)
+{
+    if (want->kind == WASTE_WANT_TURNS)
+        learn_turns(c, want);
+    else if (want->kind == WASTE_WANT_AHEAD)
+        want_experts(c, want);
+    else
+        arrive(c, want);
+}
+
+/* A read that is about to start for what a chunk will need: a prefetch without risk. */
+static void foresee(struct waste_cache *c, uint32_t slot)
+{
+    struct waste_cache_slot *s = &c->slot[slot];
+    s->prefetched = s->open = 1;
+    s->risk = 0;
+    c->prefetch_reading++;
+    waste_count(c->shm->control, WASTE_C_PREFETCHED, 1);
 }
 
 uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, uint32_t room)
@@ -123,13 +202,17 @@ uint32_t waste_cache_plan(struct waste_cache *c, struct waste_cache_read *out, u
     uint32_t n = 0;
     while (n < room && waste_cache_wanting(c)) {
         uint32_t expert = c->wanted[c->wanted_next];
-        uint32_t slot = waste_cache_take(c, c->layer, expert, true);
+        uint32_t slot = waste_cache_take(c, c->wanted_layer, expert, true);
         if (slot == NONE)
             return n; /* all pinned or being read: an unpin or the end of a read goes on from here
                        */
         c->wanted_next++;
         hold(c, slot);
-        out[n++] = (struct waste_cache_read){slot, c->layer, expert, true};
+        if (c->wanted_ahead)
+            foresee(c, slot);
+        else
+            c->slot[slot].counted = 1;
+        out[n++] = (struct waste_cache_read){slot, c->wanted_layer, expert, !c->wanted_ahead};
     }
     return n + waste_cache_plan_prefetch(c, out + n, room - n);
 }
@@ -228,7 +311,7 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->slot = calloc(c->slots, sizeof(*c->slot));
     c->slot_of = malloc(keys * sizeof(*c->slot_of));
     c->wanted = malloc(c->top_k * sizeof(*c->wanted));
-    c->held = malloc(c->top_k * sizeof(*c->held));
+    c->held = malloc(c->slots * sizeof(*c->held));
     c->first_predicted = malloc(config->layers * sizeof(*c->first_predicted));
     c->wishes = calloc(config->layers, sizeof(*c->wishes));
     bool complete =

@@ -10,7 +10,8 @@
  *
  *     free        EMPTY, on the stack of free slots
  *     reading     READING
- *     held        READY or FAILED, asked for by the newest demand record; never a victim
+ *     held        READY or FAILED, asked for by a demand record that still counts: the newest, and
+ *                 as many before it as it says; never a victim
  *     predicted   READY, asked for by a prefetch whose layer has not come yet: a victim for demand
  *                 when nothing else is left, never for another prefetch
  *     evictable   READY, in one of the policy's heaps
@@ -29,13 +30,14 @@
 struct waste_cache_slot {
     uint32_t layer, expert;
     uint8_t state;       /* enum waste_slot_state, as this side knows it */
-    uint8_t held;        /* asked for by the newest demand record */
     uint8_t predicted;   /* in, or when its read ends or it is not held any more to be put into,
                             its layer's list of predicted slots */
     uint8_t prefetched;  /* read for a prediction and not demanded since */
+    uint8_t counted;     /* held: demanded since it is, not only foreseen */
     uint8_t open;        /* prefetched, and whether for nothing is not known yet */
     float risk;          /* open: that it was for nothing */
     uint64_t for_step;   /* predicted: of the newest prediction */
+    uint64_t held;       /* the newest demand record that asks for it; 0: none that counts */
     uint32_t prev, next; /* list of predicted slots; stack of free slots (next) */
 };
 
@@ -64,15 +66,18 @@ struct waste_cache {
     uint32_t predicted, predicted_limit;
     uint32_t prefetch_reading;
     uint32_t prefetch_begun; /* since the newest demand */
-    uint64_t clock;  /* demand records taken */
-    uint64_t healed; /* slots and directory entries found overwritten by somebody else */
-    /* newest demand record; no slot yet: [wanted_next, wanted_count) */
+    uint64_t records;        /* demand records taken */
+    uint64_t healed;         /* slots and directory entries found overwritten by somebody else */
+    /* where compute is, by the newest demand record that is not ahead of it */
     bool any_demand;
     uint64_t step;
-    uint32_t layer, wanted_count, wanted_next;
+    uint32_t layer;
+    /* newest demand record; no slot yet: [wanted_next, wanted_count) */
+    bool wanted_ahead;
+    uint32_t wanted_layer, wanted_count, wanted_next;
     uint32_t *wanted;                  /* [top_k] experts to read */
-    uint32_t held_count;               /* slots with the held flag */
-    uint32_t *held;                    /* [top_k] */
+    uint32_t held_count;               /* slots that are held */
+    uint32_t *held;                    /* [slots] */
     uint32_t wishing;                  /* layers that have any left */
     struct waste_cache_wishes *wishes; /* [layers] */
 };
@@ -101,9 +106,12 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
 void waste_cache_finish(struct waste_cache *c);
 
 /* 0 if the record is one the model allows: a MoE layer, 1..top_k experts that exist; else -EINVAL.
- * Prefetch records may be `max_count` long instead of top_k. */
-int waste_cache_check(const struct waste_cache *c, const struct waste_want *want,
-                      uint32_t max_count);
+ * Demand records of the kind TURNS, and prefetch records, may be `capacity` long instead of top_k.
+ */
+int waste_cache_check_demand(const struct waste_cache *c, const struct waste_want *want,
+                             uint32_t capacity);
+int waste_cache_check_prefetch(const struct waste_cache *c, const struct waste_want *want,
+                               uint32_t capacity);
 
 /* Before the first demand: what earlier runs learned (waste_policy_recall). A successor knows
  * better. */

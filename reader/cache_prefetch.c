@@ -236,10 +236,10 @@ enum waste_cache_prefetch_state waste_cache_prefetch_state(const struct waste_ca
     const struct waste_cache_slot *s = &c->slot[slot];
     if (s->state != WASTE_SLOT_READING)
         return WASTE_CACHE_PREFETCH_OVER;
-    if (s->held)
+    if (s->held && s->counted)
         return WASTE_CACHE_PREFETCH_DEMANDED;
-    if (!s->prefetched)
-        return WASTE_CACHE_PREFETCH_AHEAD; /* warming, or demand of a record before */
+    if (s->held || !s->prefetched)
+        return WASTE_CACHE_PREFETCH_AHEAD; /* foreseen, warming, or demand of a record before */
     return passed(c, s->for_step, s->layer) ? WASTE_CACHE_PREFETCH_PASSED
                                             : WASTE_CACHE_PREFETCH_AHEAD;
 }

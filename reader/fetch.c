@@ -229,9 +229,9 @@ static void sort_prefetches(struct waste_fetch *f)
 {
     struct waste_io *io = f->io;
     uint32_t left = 0;
-    if (f->seen_clock == f->cache->clock)
+    if (f->seen_records == f->cache->records)
         return;
-    f->seen_clock = f->cache->clock;
+    f->seen_records = f->cache->records;
     for (uint32_t i = 0; i < f->prefetch_count; i++) {
         uint32_t slot = f->prefetch[i];
         switch (waste_cache_prefetch_state(f->cache, slot)) {

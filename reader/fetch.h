@@ -38,7 +38,7 @@ struct waste_fetch {
     uint32_t waiting_count;
     uint32_t *prefetch; /* [depth] slots read for a prediction, some of them over meanwhile */
     uint32_t prefetch_count;
-    uint64_t seen_clock; /* of the cache, when those were last looked through */
+    uint64_t seen_records; /* of the cache, when those were last looked through */
     /* what the drives have to do, for the width of prefetching: foresight.h */
     uint32_t demand_reads;        /* not over */
     uint64_t demand_ns, quiet_ns; /* newest demand; since then demand_reads is 0 */

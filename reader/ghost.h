@@ -31,7 +31,7 @@ void waste_ghost_resize(struct waste_ghost *g, uint32_t most);
 /* The cache has this expert, and not because of a prediction. */
 void waste_ghost_put(struct waste_ghost *g, uint32_t key);
 
-/* The demand of a layer; after the cache's policy has had its turn. */
+/* The demand of a layer, or a part of it; after the cache's policy has had its turn. */
 void waste_ghost_demand(struct waste_ghost *g, uint32_t layer, const uint32_t *expert,
                         uint32_t count);
 

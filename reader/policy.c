@@ -157,6 +157,11 @@ void waste_policy_turn(struct waste_policy *p, uint32_t layer, const uint32_t *e
         sift_down(h, at);
 }
 
+void waste_policy_pass(struct waste_policy *p, uint32_t layer)
+{
+    p->now = layer;
+}
+
 void waste_policy_recall(struct waste_policy *p, uint32_t key, float share)
 {
     waste_habit_recall(&p->habit, key / p->experts, key % p->experts, share);

@@ -48,6 +48,9 @@ void waste_policy_finish(struct waste_policy *p);
 void waste_policy_turn(struct waste_policy *p, uint32_t layer, const uint32_t *expert,
                        uint32_t count);
 
+/* It is the turn of `layer`, and nothing is to be learned from what it chose. */
+void waste_policy_pass(struct waste_policy *p, uint32_t layer);
+
 /* Before the first turn, and before its slot is added: waste_habit_recall. */
 void waste_policy_recall(struct waste_policy *p, uint32_t key, float share);
 

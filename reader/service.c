@@ -206,9 +206,9 @@ static void start_usage(struct waste_service *s)
 static void keep_usage(struct waste_service *s)
 {
     s->saved_ns = now_ns();
-    if (!s->saver.running || s->saved_clock == s->cache.clock)
+    if (!s->saver.running || s->saved_records == s->cache.records)
         return;
-    s->saved_clock = s->cache.clock;
+    s->saved_records = s->cache.records;
     waste_usage_saver_save(&s->saver, &s->cache.policy.habit, s->usage.turns);
 }
 
@@ -312,8 +312,9 @@ static bool take_demand(struct waste_service *s, int *rc)
            (want = peek(s, s->shm.demand, WASTE_DEMAND_RING))) {
         any = true;
         WASTE_POINT(DEMAND_TAKEN);
-        if (waste_cache_check(&s->cache, want, s->cache.top_k) == 0) {
-            waste_fetch_note_window(&s->fetch, want, true);
+        if (waste_cache_check_demand(&s->cache, want, waste_want_capacity(s->shm.control)) == 0) {
+            if (want->kind == WASTE_WANT_STEP || want->kind == WASTE_WANT_CHUNK)
+                waste_fetch_note_window(&s->fetch, want, true);
             waste_cache_demand(&s->cache, want);
             waste_timeline_note(s->shm.control, WASTE_MOMENT_TAKEN, want->step, want->layer,
                                 s->cache.wanted_count);
@@ -335,7 +336,7 @@ static bool take_prefetch(struct waste_service *s)
     while ((want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
         any = true;
         WASTE_POINT(PREFETCH_TAKEN);
-        if (waste_cache_check(&s->cache, want, waste_want_capacity(s->shm.control)) == 0) {
+        if (waste_cache_check_prefetch(&s->cache, want, waste_want_capacity(s->shm.control)) == 0) {
             waste_fetch_note_window(&s->fetch, want, false);
             waste_cache_prefetch(&s->cache, want);
         } else {

@@ -31,7 +31,7 @@ struct waste_service {
     struct waste_usage usage;
     uint32_t usage_next; /* entry to warm the cache with */
     struct waste_usage_saver saver;
-    uint64_t saved_ns, saved_clock;
+    uint64_t saved_ns, saved_records;
     struct waste_want *want;              /* a record of the ring, copied before it is believed */
     uint64_t bad_demands, bad_prefetches; /* records that made no sense */
     uint64_t healed_seen, heals;

@@ -120,6 +120,7 @@ static void predict(struct router *r, uint32_t layer, enum waste_outlook outlook
     want->count = p->count;
     want->session = 0;
     want->outlook = outlook;
+    want->kind = want->hold = 0;
     WASTE_POINT(PREDICT_WRITTEN);
     waste_ring_publish(r->shm.prefetch);
     WASTE_POINT(PREDICT_POSTED);

@@ -41,7 +41,7 @@ _Static_assert(sizeof(struct waste_stage) % 64 == 0 && sizeof(struct waste_bell)
                    offsetof(struct waste_control, counter) % 64 == 0 &&
                    offsetof(struct waste_control, log) % 64 == 0,
                "writers do not share cache lines");
-_Static_assert(sizeof(struct waste_want) == 24 && sizeof(struct waste_hidden) == 16,
+_Static_assert(sizeof(struct waste_want) == 32 && sizeof(struct waste_hidden) == 16,
                "records are shared between processes");
 _Static_assert(sizeof(struct waste_embed_slot) == 64, "an embedding slot is one cache line");
 

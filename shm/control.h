@@ -78,10 +78,11 @@ struct waste_stage {
     _Alignas(64) _Atomic uint32_t state; /* enum waste_stage_state */
     _Atomic uint32_t activity;           /* enum waste_activity */
     _Atomic uint64_t
-        heartbeat_ns;       /* CLOCK_MONOTONIC at the last sign of life; at least every 200 ms */
-    _Atomic uint64_t step;  /* compute: token position being computed */
-    _Atomic uint32_t layer; /* layer at work */
-    uint32_t pad1[9];
+        heartbeat_ns;        /* CLOCK_MONOTONIC at the last sign of life; at least every 200 ms */
+    _Atomic uint64_t step;   /* compute: token position being computed */
+    _Atomic uint32_t layer;  /* layer at work */
+    _Atomic uint32_t tokens; /* compute: from `step` on, at work in one go */
+    uint32_t pad1[8];
 };
 _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache lines");
 
@@ -182,6 +183,7 @@ struct waste_options {
     uint32_t verify;    /* 1: check every record's crc32 */
     uint32_t lookahead; /* experts a layer the router predicts; 0 = off */
     uint32_t ctx;       /* token positions the session segment holds */
+    uint32_t chunk;     /* tokens of a prompt computed in one go at most; 0, 1: one by one */
     uint32_t io_direct; /* 1: O_DIRECT must be granted for every bank */
     uint32_t io_depth;  /* reads in the kernel a drive; 0: as measured */
     uint32_t mlock;     /* 1: what is mapped stays in memory */
@@ -192,19 +194,35 @@ struct waste_options {
 };
 
 /*
- * Demand (compute -> reader) and prefetch (router -> reader): one record a layer. The ring's stride
- * fits max(top_k, WASTE_WANT_MIN) ids (waste_want_capacity); the taker checks every field.
+ * Demand (compute -> reader) and prefetch (router -> reader). The ring's stride fits max(top_k,
+ * WASTE_WANT_MIN) ids (waste_want_capacity); the taker checks every field.
+ *
+ * A step posts one demand record a layer: its token's choice. A chunk of a prompt posts the
+ * distinct experts of a layer as several records, each at most top_k experts, and then the next
+ * layer's as it foresees them. Experts stay in memory until a record says that theirs is not needed
+ * any more: `hold` counts the records before this one that still are. So whoever posts decides how
+ * much of the cache it has at once; it never holds more than there are slots (compute/stream.h).
  */
+enum waste_want_kind {
+    WASTE_WANT_STEP,  /* the choice of one token */
+    WASTE_WANT_CHUNK, /* experts that tokens of a chunk have chosen */
+    WASTE_WANT_AHEAD, /* experts that they will choose, most likely, in a later layer */
+    WASTE_WANT_TURNS, /* only to learn from: choices of the chunk's last tokens, top_k each, the
+                         oldest first; counts for no `hold` */
+    WASTE_WANT_KINDS,
+};
 enum { WASTE_WANT_MIN = 64 };
 struct waste_want {
-    uint64_t step; /* token position; a reader drops prefetches older than the newest demand (step,
-                      layer) */
+    uint64_t step; /* token position, a chunk's last; a reader drops prefetches older than the
+                      newest demand (step, layer) */
     uint32_t layer;
     uint32_t count;
     uint32_t session;
     uint32_t outlook;  /* prefetch: enum waste_outlook; demand: 0 */
-    uint32_t expert[]; /* count ids; demand: in selection order, all chosen, resident or not;
-                          prefetch: best first */
+    uint32_t kind;     /* demand: enum waste_want_kind; prefetch: 0 */
+    uint32_t hold;     /* demand: records before this one whose experts stay; prefetch: 0 */
+    uint32_t expert[]; /* count ids, resident or not; a step's in selection order; prefetch: best
+                          first */
 };
 
 /* From where a layer's experts are predicted, X(ID, json name, help): what the layer before has
@@ -333,7 +351,7 @@ enum { WASTE_DEMAND_RING = 64, WASTE_PREFETCH_RING = 64, WASTE_HIDDEN_RING = 8 }
 /* The layout's number, and what tells two builds apart whose tables differ: counters and sizes. */
 enum {
     WASTE_CONTROL_VERSION =
-        1 << 28 | WASTE_COUNTER_COUNT << 16 | (sizeof(struct waste_control) / 64 & 0xffff),
+        2 << 28 | WASTE_COUNTER_COUNT << 16 | (sizeof(struct waste_control) / 64 & 0xffff),
 };
 
 /* Checked pointers into a mapped control segment. Plain process-local memory. */

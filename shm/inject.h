@@ -62,6 +62,9 @@
     X(REQUEST_TAKEN, "request_taken")                                                              \
     X(REQUEST_RESET, "request_reset")                                                              \
     X(PROMPT_TOKEN, "prompt_token") /* before its step */                                          \
+    X(PROMPT_CHUNK, "prompt_chunk") /* before it */                                                \
+    X(CHUNK_PHASE, "chunk_phase")   /* each of a layer's */                                        \
+    X(CHUNK_LAYER, "chunk_layer")                                                                  \
     X(EMBED_WANTED, "embed_wanted") /* before the bell */                                          \
     X(EMBED_USED, "embed_used")                                                                    \
     X(PHASE, "phase") /* each of a layer's */                                                      \

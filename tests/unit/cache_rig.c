@@ -101,7 +101,7 @@ void assert_consistent(struct rig *r)
         }
     for (uint32_t s = 0; s < c->slots; s++) {
         assert_int_equal(waste_slot_state(word(r, s)), c->slot[s].state);
-        assert_int_equal(c->slot[s].held, is_held(c, s));
+        assert_int_equal(c->slot[s].held != 0, is_held(c, s));
         bool alone = c->slot[s].held || c->slot[s].state == WASTE_SLOT_READING;
         assert_int_equal(places[s], alone ? 0 : 1);
         filled += c->slot[s].state != WASTE_SLOT_EMPTY;
@@ -146,14 +146,14 @@ void set_want(struct rig *r, uint64_t step, uint32_t layer, const uint32_t *expe
 void demand(struct rig *r, uint32_t layer, const uint32_t *expert, uint32_t count)
 {
     set_want(r, r->step, layer, expert, count);
-    assert_int_equal(waste_cache_check(&r->cache, &r->want, top_k), 0);
+    assert_int_equal(waste_cache_check_demand(&r->cache, &r->want, 64), 0);
     waste_cache_demand(&r->cache, &r->want);
 }
 
 void prefetch(struct rig *r, uint64_t step, uint32_t layer, const uint32_t *expert, uint32_t count)
 {
     set_want(r, step, layer, expert, count);
-    assert_int_equal(waste_cache_check(&r->cache, &r->want, 64), 0);
+    assert_int_equal(waste_cache_check_prefetch(&r->cache, &r->want, 64), 0);
     waste_cache_prefetch(&r->cache, &r->want);
 }
 

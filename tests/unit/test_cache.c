@@ -68,11 +68,12 @@ static void impossible_records_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         set_want(&r, 0, cases[i].layer, cases[i].expert, cases[i].count);
-        assert_int_equal(waste_cache_check(&r.cache, &r.want, cases[i].max), cases[i].rc);
+        assert_int_equal(waste_cache_check_prefetch(&r.cache, &r.want, cases[i].max),
+                         cases[i].rc);
     }
     set_want(&r, 0, 1, good, 2);
     r.want.count = UINT32_MAX;
-    assert_int_equal(waste_cache_check(&r.cache, &r.want, 64), -22);
+    assert_int_equal(waste_cache_check_prefetch(&r.cache, &r.want, 64), -22);
     destroy(&r);
 }
 
