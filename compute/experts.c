@@ -29,22 +29,27 @@ void waste_experts_begin(struct waste_experts *e, uint64_t step, uint32_t layer)
     e->posted = false;
 }
 
-/* The slot the directory names for an expert, if it holds that expert now. */
-static struct waste_slot *find(const struct waste_experts *e, uint32_t expert, uint32_t *number)
+struct waste_slot *waste_experts_find(const struct waste_shm *shm, uint32_t layer, uint32_t expert,
+                                      uint32_t *number)
 {
-    uint64_t entry = (uint64_t)e->layer * e->shm->model->config.experts + expert;
+    uint64_t entry = (uint64_t)layer * shm->model->config.experts + expert;
     /* acquire: the slot's key; pairs with the reader's release */
-    uint32_t n = atomic_load_explicit(&e->shm->directory[entry], memory_order_acquire);
+    uint32_t n = atomic_load_explicit(&shm->directory[entry], memory_order_acquire);
     struct waste_slot *slot;
 
-    if (n >= e->shm->control->slot_count)
+    if (n >= shm->control->slot_count)
         return NULL;
-    slot = &e->shm->slot[n];
+    slot = &shm->slot[n];
     /* acquire: nothing below may be read before the key was seen */
-    if (atomic_load_explicit(&slot->key, memory_order_acquire) != waste_slot_key(e->layer, expert))
+    if (atomic_load_explicit(&slot->key, memory_order_acquire) != waste_slot_key(layer, expert))
         return NULL;
     *number = n;
     return slot;
+}
+
+static struct waste_slot *find(const struct waste_experts *e, uint32_t expert, uint32_t *number)
+{
+    return waste_experts_find(e->shm, e->layer, expert, number);
 }
 
 /* False while the ring is full: the reader is far behind or dead, and the next take tries again. */
@@ -59,6 +64,8 @@ static bool post(struct waste_experts *e)
     want->count = e->count;
     want->session = 0;
     want->outlook = 0;
+    want->kind = WASTE_WANT_STEP;
+    want->hold = 0;
     memcpy(want->expert, e->id, e->count * sizeof e->id[0]);
     WASTE_POINT(DEMAND_WRITTEN);
     waste_ring_publish(e->shm->demand);
@@ -73,10 +80,10 @@ static bool post(struct waste_experts *e)
     return true;
 }
 
-static bool is_ready(const struct waste_experts *e, uint32_t expert)
+bool waste_experts_ready(const struct waste_shm *shm, uint32_t layer, uint32_t expert)
 {
     uint32_t n;
-    struct waste_slot *slot = find(e, expert, &n);
+    struct waste_slot *slot = waste_experts_find(shm, layer, expert, &n);
 
     /* relaxed: a hint; taking it pins properly */
     return slot && waste_slot_state(atomic_load_explicit(&slot->word, memory_order_relaxed)) ==
@@ -96,7 +103,7 @@ bool waste_experts_demand(struct waste_experts *e, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         e->slot[i] = WASTE_SLOT_NONE;
         e->record[i] = NULL;
-        absent |= !is_ready(e, e->id[i]);
+        absent |= !waste_experts_ready(e->shm, e->layer, e->id[i]);
     }
     if (!post(e) || absent || waste_ring_used(e->shm->demand) > RING_BACKLOG)
         wake_reader(e);
@@ -121,16 +128,16 @@ static const char *reason(uint32_t error)
     }
 }
 
-static int failed(const struct waste_experts *e, uint32_t expert, struct waste_slot *slot,
-                  char *text, size_t text_bytes)
+int waste_experts_failed(const struct waste_shm *shm, uint32_t layer, uint32_t expert,
+                         struct waste_slot *slot, char *text, size_t text_bytes)
 {
     /* relaxed: ordered by the acquire load of the FAILED word */
     uint32_t error = atomic_load_explicit(&slot->error, memory_order_relaxed);
     uint32_t detail = atomic_load_explicit(&slot->detail, memory_order_relaxed);
-    const char *file = waste_model_layer(e->shm->model, e->layer)->bank.file;
+    const char *file = waste_model_layer(shm->model, layer)->bank.file;
 
-    snprintf(text, text_bytes, "%s: layer %u expert %u: %s%s%s", file, e->layer, expert,
-             reason(error), detail ? ": " : "", detail ? strerror((int)detail) : "");
+    snprintf(text, text_bytes, "%s: layer %u expert %u: %s%s%s", file, layer, expert, reason(error),
+             detail ? ": " : "", detail ? strerror((int)detail) : "");
     return -EIO;
 }
 
@@ -183,7 +190,7 @@ int waste_experts_take(struct waste_experts *e, uint32_t *taken, uint32_t *count
         uint64_t word = atomic_load_explicit(&slot->word, memory_order_acquire);
         enum waste_slot_state state = waste_slot_state(word);
         if (state == WASTE_SLOT_FAILED && answer && find(e, e->id[i], &number) == slot)
-            return failed(e, e->id[i], slot, text, text_bytes);
+            return waste_experts_failed(e->shm, e->layer, e->id[i], slot, text, text_bytes);
         untouched |= state == WASTE_SLOT_EMPTY;
     }
     e->missing -= n;

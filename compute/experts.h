@@ -37,6 +37,17 @@ struct waste_experts {
     int64_t posted_ns;
 };
 
+/* The slot the directory names for an expert, and its number, if it holds that expert now; else
+ * NULL. */
+struct waste_slot *waste_experts_find(const struct waste_shm *shm, uint32_t layer, uint32_t expert,
+                                      uint32_t *number);
+/* It can be pinned, or could a moment ago. */
+bool waste_experts_ready(const struct waste_shm *shm, uint32_t layer, uint32_t expert);
+
+/* -EIO, and a line that says why the reader gave this expert up. */
+int waste_experts_failed(const struct waste_shm *shm, uint32_t layer, uint32_t expert,
+                         struct waste_slot *slot, char *text, size_t text_bytes);
+
 /* Starts a layer with nothing demanded. id[] and weight[] are the caller's to fill next. */
 void waste_experts_begin(struct waste_experts *e, uint64_t step, uint32_t layer);
 

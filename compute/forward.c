@@ -1,4 +1,5 @@
 #include "compute/bandwidth.h"
+#include "compute/chunk.h"
 #include "compute/forward_int.h"
 #include "shm/inject.h"
 
@@ -23,9 +24,14 @@ static struct waste_stage *stage(const struct waste_forward *f)
     return &f->env.shm.control->stage[WASTE_STAGE_COMPUTE];
 }
 
+void waste_forward_tick(struct waste_forward *f)
+{
+    waste_stage_mark(stage(f), WASTE_ACT_COMPUTING, -1);
+}
+
 static void tick(void *arg)
 {
-    waste_stage_mark(stage(arg), WASTE_ACT_COMPUTING, -1);
+    waste_forward_tick(arg);
 }
 
 static void run(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn, uint32_t tasks,
@@ -107,8 +113,7 @@ void waste_forward_want(struct waste_forward *f, uint32_t position, const uint32
     }
 }
 
-/* The embedding row of `token` into the running sum; the reader brings it. */
-static int embed(struct waste_forward *f, uint32_t token)
+int waste_forward_embed(struct waste_forward *f, float *x, uint32_t token)
 {
     struct waste_shm *shm = &f->env.shm;
     struct waste_embed_slot *slot = &shm->embed[f->position % WASTE_EMBED_SLOTS];
@@ -124,7 +129,7 @@ static int embed(struct waste_forward *f, uint32_t token)
         uint32_t seen = waste_bell_seq(&shm->control->compute_bell);
         have = waste_embed_look(slot, &turn);
         if (have == tag)
-            f->k->decode_row[t->fmt](f->running, row, row + t->row_bytes, t->cols);
+            f->k->decode_row[t->fmt](x, row, row + t->row_bytes, t->cols);
         if ((have & ~WASTE_EMBED_FAILED) == tag && waste_embed_still(slot, turn))
             break;
         waste_forward_want(f, f->position, &token, 1);
@@ -170,7 +175,7 @@ static int run_layer(struct waste_forward *f, uint32_t layer)
     return err;
 }
 
-static int head(struct waste_forward *f, float *logits)
+int waste_forward_head(struct waste_forward *f, float *logits)
 {
     const struct waste_matrix *m = f->weights.m;
 
@@ -182,30 +187,61 @@ static int head(struct waste_forward *f, float *logits)
     return f->bad ? waste_forward_bad(f, "ffn") : 0;
 }
 
+/* Before a step or a chunk. */
+static void begin(struct waste_forward *f, uint32_t position, uint32_t bank, uint32_t count)
+{
+    f->position = position;
+    f->bank = bank;
+    f->layer = 0;
+    f->bad = false;
+    f->block_count = 0;
+    memset(f->phase_ns, 0, sizeof f->phase_ns);
+    f->expert_wait_ns = f->embed_wait_ns = f->shared_ns = 0;
+    f->phases = 0;
+    /* relaxed, both: shown by ps and stats */
+    atomic_store_explicit(&stage(f)->step, position, memory_order_relaxed);
+    atomic_store_explicit(&stage(f)->tokens, count, memory_order_relaxed);
+}
+
+/* Hits are counted by the reader as it takes the demands, so let it have the last ones. */
+static void wake_reader(struct waste_forward *f)
+{
+    if (waste_ring_used(f->env.shm.demand))
+        waste_bell_ring_fd(&f->env.shm.control->reader_bell, f->env.reader_event);
+}
+
 int waste_forward_step(struct waste_forward *f, uint32_t position, uint32_t bank, uint32_t token,
                        float *logits)
 {
     int err;
 
-    f->position = position;
-    f->bank = bank;
-    f->layer = 0;
-    f->bad = false;
+    begin(f, position, bank, 1);
     f->running = f->blocks;
-    f->block_count = 0;
-    memset(f->phase_ns, 0, sizeof f->phase_ns);
-    f->expert_wait_ns = f->embed_wait_ns = f->shared_ns = 0;
-    f->phases = 0;
-    /* relaxed: shown by ps and stats */
-    atomic_store_explicit(&stage(f)->step, position, memory_order_relaxed);
-    err = embed(f, token);
+    f->block_stride = f->cfg->hidden;
+    err = waste_forward_embed(f, f->running, token);
     for (uint32_t layer = 0; layer < f->cfg->layers && !err; layer++)
         err = run_layer(f, layer);
     if (!err && logits)
-        err = head(f, logits);
-    /* hits are counted by the reader as it takes the demands, so let it have the last ones */
-    if (waste_ring_used(f->env.shm.demand))
-        waste_bell_ring_fd(&f->env.shm.control->reader_bell, f->env.reader_event);
+        err = waste_forward_head(f, logits);
+    wake_reader(f);
+    return err;
+}
+
+uint32_t waste_forward_chunk_most(const struct waste_options *options)
+{
+    uint32_t most = options->chunk < options->ctx ? options->chunk : options->ctx;
+
+    return most ? most : 1;
+}
+
+int waste_forward_chunk(struct waste_forward *f, uint32_t position, uint32_t bank,
+                        const uint32_t *token, uint32_t count, float *logits)
+{
+    int err;
+
+    begin(f, position, bank, count);
+    err = waste_chunk_run(f, token, count, logits);
+    wake_reader(f);
     return err;
 }
 
@@ -243,6 +279,26 @@ static void set_up(struct waste_forward *f, const struct waste_forward_env *env)
     f->experts.reader_event = env->reader_event;
 }
 
+/* Its memory is not touched before a chunk needs it. */
+static int make_chunk(struct waste_forward *f, uint32_t threads, uint32_t most)
+{
+    struct waste_chunk *c;
+
+    if (most < 2)
+        return 0;
+    f->chunk = c = calloc(1, sizeof *c + threads * sizeof c->worker[0]);
+    if (!c)
+        return -ENOMEM;
+    c->arena = aligned_alloc(64, waste_chunk_layout(f, NULL, threads, most));
+    if (!c->arena)
+        return -ENOMEM;
+    waste_chunk_layout(f, c->arena, threads, most);
+    if (c->stream_memory)
+        waste_stream_init(&c->stream, &f->env.shm, f->env.cache, f->env.reader_event,
+                          c->stream_memory);
+    return 0;
+}
+
 int waste_forward_create(struct waste_forward **out, const struct waste_forward_env *env)
 {
     const struct waste_options *o = &env->shm.control->options;
@@ -263,6 +319,9 @@ int waste_forward_create(struct waste_forward **out, const struct waste_forward_
         goto out;
     memset(f->arena, 0, bytes);
     waste_forward_layout(f, f->arena, threads, env->session->ctx);
+    err = make_chunk(f, threads, waste_forward_chunk_most(o));
+    if (err)
+        goto out;
     err = waste_weights_init(&f->weights, env->shm.model, env->trunk, f->k);
     if (!err)
         err = waste_team_create(&f->team, threads, o->cpus);
@@ -283,6 +342,9 @@ void waste_forward_destroy(struct waste_forward *f)
     waste_team_destroy(f->team);
     waste_weights_finish(&f->weights);
     free(f->arena);
+    if (f->chunk)
+        free(f->chunk->arena);
+    free(f->chunk);
     free(f);
 }
 

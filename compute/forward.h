@@ -51,11 +51,23 @@ void waste_forward_want(struct waste_forward *f, uint32_t position, const uint32
 int waste_forward_step(struct waste_forward *f, uint32_t position, uint32_t bank, uint32_t token,
                        float *logits);
 
+/*
+ * The same for `count` tokens, 2 to waste_forward_chunk_most() of them, that follow one another
+ * from `position` on, as one step: it reads bank b and writes bank 1 - b and the latent rows of all
+ * their positions. logits: of the last one. A request that is cancelled is noticed between two
+ * phases of a layer. See compute/chunk.h.
+ */
+int waste_forward_chunk(struct waste_forward *f, uint32_t position, uint32_t bank,
+                        const uint32_t *token, uint32_t count, float *logits);
+
 /* One line: what failed, in which layer, expert or file. */
 const char *waste_forward_error(const struct waste_forward *f);
 
 /* Adds the last step's seconds by phase to the counters; for committed steps. */
 void waste_forward_count(struct waste_forward *f);
+
+/* Tokens of a chunk at most, by the options: 1 when there are none. */
+uint32_t waste_forward_chunk_most(const struct waste_options *options);
 
 /* An honest estimate of the private memory the compute process takes: heap, stacks and the program
  * itself. */

@@ -61,6 +61,8 @@ struct waste_slices {
     uint32_t padded; /* to whole blocks of 64 */
 };
 
+struct waste_chunk;
+
 struct waste_forward {
     struct waste_forward_env env;
     const struct waste_config *cfg;
@@ -82,10 +84,11 @@ struct waste_forward {
     int64_t shared_ns; /* two workers or more were at it */
     uint32_t phases;
 
-    /* residual stream [hidden]: the running sum, and the block sums before it (attention residuals)
-     */
-    float *running, *blocks; /* blocks: pool of [res blocks + 1][hidden] */
+    /* residual stream [hidden]: the running sum, and block_count block sums before it, block_stride
+     * floats apart (attention residuals) */
+    float *running, *blocks; /* blocks: a step's pool, [res blocks + 1][hidden] */
     uint32_t block_count;
+    size_t block_stride;
 
     /* of the phase at hand: what its input goes through, and its products */
     struct waste_input input;
@@ -118,6 +121,7 @@ struct waste_forward {
     uint32_t *batch;          /* [top_k] places in the selection being computed */
     uint32_t batch_count, batch_groups, expert_tasks;
 
+    struct waste_chunk *chunk; /* what chunks of a prompt need (chunk.h); NULL: there are none */
     struct waste_worker worker[];
 };
 
@@ -128,6 +132,9 @@ void waste_forward_run(struct waste_forward *f, enum waste_phase phase, waste_ph
 void waste_forward_run_single(struct waste_forward *f, enum waste_phase phase, waste_phase_fn *fn,
                               uint32_t tasks);
 
+/* Life sign from inside a phase; worker 0. */
+void waste_forward_tick(struct waste_forward *f);
+
 /* Life sign, and whether to go on: 0, -ECANCELED or -ESHUTDOWN. */
 int waste_forward_check(struct waste_forward *f, enum waste_activity activity);
 
@@ -136,9 +143,23 @@ int waste_forward_check(struct waste_forward *f, enum waste_activity activity);
 int waste_forward_bad(struct waste_forward *f, const char *what);
 int waste_forward_bad_input(struct waste_forward *f);
 
+/* The embedding row of `token`, for f->position, into x[hidden]; the reader brings it. 0 or as
+ * waste_forward_step(). */
+int waste_forward_embed(struct waste_forward *f, float *x, uint32_t token);
+/* lm_head of f->running. */
+int waste_forward_head(struct waste_forward *f, float *logits);
+
 /* buffers.c: lays out every buffer of *f (sized by f->cfg, f->k and the arguments) from `base` on,
  * which may be NULL to learn the size. Returns the bytes; all buffers start on 64 bytes. */
 size_t waste_forward_layout(struct waste_forward *f, char *base, uint32_t threads, uint32_t ctx);
+
+/* Carves buffers one after the other, each from 64 bytes on; base NULL: only measures. */
+struct waste_arena {
+    char *base;
+    size_t bytes;
+};
+void *waste_arena_carve(struct waste_arena *a, size_t count, size_t size);
+float *waste_arena_floats(struct waste_arena *a, size_t count);
 
 /* products.c: the product list of a phase. begin, add..., then run in claimed tasks. */
 void waste_products_begin(struct waste_forward *f);
@@ -164,11 +185,27 @@ const float *waste_residual_input(struct waste_forward *f, uint32_t worker);
 /* Before the layer's attention: what its FFN would read if the attention added nothing. Worker 0,
  * after its waste_residual_input, whose result is gone then. */
 const float *waste_residual_preview(struct waste_forward *f, uint32_t layer);
+/* What attention residuals mix, with these weights, of one token's running sum and the blocks
+ * before it: worker[worker].mixed; or `running` itself. */
+const float *waste_residual_mix(struct waste_forward *f, uint32_t worker, const float *running,
+                                const struct waste_matrix *res_norm,
+                                const struct waste_matrix *res_proj);
 /* y = rms norm of x with weights w[n]. Returns false if x is not finite. */
 bool waste_rms_norm(const struct waste_forward *f, float *y, const float *x,
                     const struct waste_matrix *w, uint32_t n);
 /* Before attention of `f->layer`: closes a residual block when one ends here. */
 void waste_residual_advance(struct waste_forward *f);
+
+/* kda.c, for a step and for a chunk: a layer's state in a bank; the history of q, k or v (0, 1, 2)
+ * there; x = x / |x| * scale. */
+float *waste_kda_state(const struct waste_forward *f, uint32_t bank);
+float *waste_kda_history(const struct waste_forward *f, uint32_t bank, uint32_t which);
+void waste_kda_normalise(const struct waste_forward *f, float *x, uint32_t n, float scale);
+/* mla.c: the layer's rows of the cache. */
+float *waste_mla_rows(const struct waste_forward *f);
+/* moe.c: a token's experts and their weights, [top_k], of finite logits; scratch[experts]. */
+void waste_choose(const struct waste_forward *f, uint32_t *id, float *weight, const float *logits,
+                  float *scratch);
 
 /* Half-layers. 0 or as waste_forward_step(). */
 int waste_kda(struct waste_forward *f);

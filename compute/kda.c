@@ -15,20 +15,19 @@
 
 enum { Q, K, V };
 
-static char *layer_state(const struct waste_forward *f, uint32_t bank)
+float *waste_kda_state(const struct waste_forward *f, uint32_t bank)
 {
     const struct waste_session_header *h = f->env.session;
-    return (char *)h + f->env.conversation->bank_off[bank] +
-           f->w->layer->state_index * h->kda_layer_bytes;
+    return (float *)((char *)h + f->env.conversation->bank_off[bank] +
+                     f->w->layer->state_index * h->kda_layer_bytes);
 }
 
-/* History of q, k or v in one bank. */
-static float *history(const struct waste_forward *f, uint32_t bank, uint32_t which)
+float *waste_kda_history(const struct waste_forward *f, uint32_t bank, uint32_t which)
 {
     const struct waste_config *c = f->cfg;
     size_t floats = (size_t)(c->conv_width - 1) * c->kda_heads * c->kda_dim;
 
-    return (float *)(layer_state(f, bank) + f->env.session->kda_conv_off) + which * floats;
+    return waste_kda_state(f, bank) + f->env.session->kda_conv_off / sizeof(float) + which * floats;
 }
 
 /* y[dim] = SiLU(conv(x)) of one head's channels; the new history goes to the other bank. */
@@ -37,8 +36,8 @@ static void convolve(struct waste_forward *f, float *y, const float *x, uint32_t
 {
     uint32_t dim = f->cfg->kda_dim, stride = f->cfg->kda_heads * dim, width = f->cfg->conv_width;
     size_t at = (size_t)head * dim;
-    const float *old = f->position ? history(f, f->bank, which) : f->zero;
-    float *new = history(f, 1 - f->bank, which) + at;
+    const float *old = f->position ? waste_kda_history(f, f->bank, which) : f->zero;
+    float *new = waste_kda_history(f, 1 - f->bank, which) + at;
 
     old += f->position ? at : 0;
     if (!f->position)
@@ -51,8 +50,7 @@ static void convolve(struct waste_forward *f, float *y, const float *x, uint32_t
         memcpy(new + (size_t)(width - 2) * f->cfg->kda_heads *dim, x + at, dim * sizeof *new);
 }
 
-/* x = x / |x| * scale */
-static void normalise(const struct waste_forward *f, float *x, uint32_t n, float scale)
+void waste_kda_normalise(const struct waste_forward *f, float *x, uint32_t n, float scale)
 {
     float length = sqrtf(f->k->sum_squares(x, n));
 
@@ -74,16 +72,16 @@ static void head_step(struct waste_forward *f, struct waste_worker *wk, uint32_t
     convolve(f, q, f->q, head, Q, &m[WASTE_T_KDA_Q_CONV]);
     convolve(f, k, f->kk, head, K, &m[WASTE_T_KDA_K_CONV]);
     convolve(f, v, f->v, head, V, &m[WASTE_T_KDA_V_CONV]);
-    normalise(f, q, dim, 1.0f / sqrtf((float)dim));
-    normalise(f, k, dim, 1.0f);
+    waste_kda_normalise(f, q, dim, 1.0f / sqrtf((float)dim));
+    waste_kda_normalise(f, k, dim, 1.0f);
 
     f->k->matvec[m[WASTE_T_KDA_F_B].fmt](f->decay, &m[WASTE_T_KDA_F_B], f->f_a, wk->xp, r0,
                                          r0 + dim);
     f->k->kda_decay(decay, decay, waste_weights_vector(&m[WASTE_T_KDA_DT_BIAS]) + r0, rate,
                     c->has_gate_lower_bound, c->gate_lower_bound, dim);
-    f->k->kda_step(o, (float *)layer_state(f, 1 - f->bank) + state,
-                   f->position ? (const float *)layer_state(f, f->bank) + state : f->zero, q, k, v,
-                   decay, beta, dim);
+    f->k->kda_step(o, waste_kda_state(f, 1 - f->bank) + state,
+                   f->position ? waste_kda_state(f, f->bank) + state : f->zero, q, k, v, decay,
+                   beta, dim);
 
     waste_rms_norm(f, o, o, &m[WASTE_T_KDA_O_NORM], dim);
     if (!c->kda_full_gate)

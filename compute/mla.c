@@ -20,7 +20,7 @@ static uint32_t row_floats(const struct waste_config *c)
     return c->kv_lora + c->rope_dim;
 }
 
-static float *cache_rows(const struct waste_forward *f)
+float *waste_mla_rows(const struct waste_forward *f)
 {
     return (float *)((char *)f->env.session + f->env.conversation->latent_off +
                      f->w->layer->state_index * f->env.session->mla_layer_bytes);
@@ -46,7 +46,7 @@ static uint32_t group_heads(const struct waste_forward *f)
 static void write_cache_row(struct waste_forward *f)
 {
     const struct waste_config *c = f->cfg;
-    float *row = cache_rows(f) + (size_t)f->position * row_floats(c);
+    float *row = waste_mla_rows(f) + (size_t)f->position * row_floats(c);
 
     waste_rms_norm(f, row, f->kv_a, &f->w->m[WASTE_T_MLA_KV_A_NORM], c->kv_lora);
     memcpy(row + c->kv_lora, f->kv_a + c->kv_lora, c->rope_dim * sizeof *row);
@@ -106,7 +106,7 @@ static void attend(struct waste_forward *f, struct waste_worker *wk, uint32_t ch
     uint32_t count = c->mla_heads - h0 < each ? c->mla_heads - h0 : each;
     uint32_t width = row_floats(c);
     size_t at = (size_t)chunk * c->mla_heads + h0;
-    const float *rows = cache_rows(f) + (size_t)t0 * width;
+    const float *rows = waste_mla_rows(f) + (size_t)t0 * width;
     float *mixed = f->part + at * c->kv_lora;
 
     f->k->mla_scores(wk->score, WASTE_MLA_CHUNK, f->absorbed + (size_t)h0 * width, width, count,

@@ -222,24 +222,31 @@ static void latent_up_phase(void *arg, uint32_t worker)
     } while (waste_team_claim(f->team, worker, &task));
 }
 
+void waste_choose(const struct waste_forward *f, uint32_t *id, float *weight, const float *logits,
+                  float *scratch)
+{
+    const struct waste_config *c = f->cfg;
+    float sum = 0;
+
+    waste_top_k(id, weight, logits, waste_weights_vector(&f->w->m[WASTE_T_ROUTER_BIAS]), c->experts,
+                c->top_k, scratch);
+    for (uint32_t i = 0; i < c->top_k; i++)
+        sum += weight[i];
+    for (uint32_t i = 0; i < c->top_k; i++)
+        weight[i] = (c->renormalize ? weight[i] / (sum + 1e-20f) : weight[i]) * c->routed_scale;
+}
+
 /* The router's scores are complete: choose, weigh, demand. */
 static void choose(struct waste_forward *f)
 {
     const struct waste_config *c = f->cfg;
     struct waste_experts *e = &f->experts;
-    float sum = 0;
 
     for (uint32_t i = 0; i < c->experts; i++)
         f->router_bad |= !isfinite(f->router[i]);
     if (f->router_bad)
         return;
-    waste_top_k(e->id, e->weight, f->router, waste_weights_vector(&f->w->m[WASTE_T_ROUTER_BIAS]),
-                c->experts, c->top_k, f->router_scratch);
-    for (uint32_t i = 0; i < c->top_k; i++)
-        sum += e->weight[i];
-    for (uint32_t i = 0; i < c->top_k; i++)
-        e->weight[i] =
-            (c->renormalize ? e->weight[i] / (sum + 1e-20f) : e->weight[i]) * c->routed_scale;
+    waste_choose(f, e->id, e->weight, f->router, f->router_scratch);
     waste_timeline_note(f->env.shm.control, WASTE_MOMENT_DEMAND, f->position, f->layer, c->top_k);
     if (waste_experts_demand(e, c->top_k))
         f->layers_served = 0;

@@ -24,30 +24,35 @@ bool waste_rms_norm(const struct waste_forward *f, float *y, const float *x,
 }
 
 /* score of each source v = sum(v / rms(v) * norm * proj); mixed = sum of softmax(score) v. */
-static const float *mix(struct waste_forward *f, struct waste_worker *wk,
-                        const struct waste_matrix *res_norm, const struct waste_matrix *res_proj)
+const float *waste_residual_mix(struct waste_forward *f, uint32_t worker, const float *running,
+                                const struct waste_matrix *res_norm,
+                                const struct waste_matrix *res_proj)
 {
+    struct waste_worker *wk = &f->worker[worker];
     uint32_t n = f->cfg->hidden, sources = f->block_count + 1;
+    const float *first = running - f->block_count * f->block_stride;
     float max, sum, *score = wk->score;
 
+    if (!f->block_count)
+        return running;
     f->k->scale_mul(wk->key, waste_weights_vector(res_norm), 1.0f, waste_weights_vector(res_proj),
                     n);
     for (uint32_t i = 0; i < sources; i++) {
-        const float *v = i < f->block_count ? f->blocks + (size_t)i * n : f->running;
+        const float *v = first + i * f->block_stride;
         score[i] = f->k->dot(v, wk->key, n) * rms_scale(f, f->k->sum_squares(v, n), n);
     }
     sum = f->k->softmax_part(score, sources, &max);
     memset(wk->mixed, 0, n * sizeof *wk->mixed);
     for (uint32_t i = 0; i < sources; i++)
-        f->k->axpy(wk->mixed, score[i] / sum,
-                   i < f->block_count ? f->blocks + (size_t)i * n : f->running, n);
+        f->k->axpy(wk->mixed, score[i] / sum, first + i * f->block_stride, n);
     return wk->mixed;
 }
 
 const float *waste_residual_input(struct waste_forward *f, uint32_t worker)
 {
     struct waste_worker *wk = &f->worker[worker];
-    const float *x = f->block_count ? mix(f, wk, f->input.res_norm, f->input.res_proj) : f->running;
+    const float *x =
+        waste_residual_mix(f, worker, f->running, f->input.res_norm, f->input.res_proj);
     bool finite = waste_rms_norm(f, wk->norm, x, f->input.norm, f->cfg->hidden);
 
     if (!worker)
@@ -60,9 +65,7 @@ const float *waste_residual_preview(struct waste_forward *f, uint32_t layer)
 {
     const struct waste_matrix *m = f->weights.layer[layer].m;
 
-    return f->block_count
-               ? mix(f, &f->worker[0], &m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ])
-               : f->running;
+    return waste_residual_mix(f, 0, f->running, &m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ]);
 }
 
 void waste_residual_advance(struct waste_forward *f)
@@ -70,7 +73,7 @@ void waste_residual_advance(struct waste_forward *f)
     f->fresh = f->cfg->res_block && f->layer % f->cfg->res_block == 0;
     if (f->fresh) {
         f->block_count++; /* the running sum stays where it is, as the newest block */
-        f->running += f->cfg->hidden;
+        f->running += f->block_stride;
     }
 }
 

@@ -150,14 +150,15 @@ static enum waste_reply_status ending(const struct waste_server *s, const struct
     return WASTE_REPLY_NONE;
 }
 
-/* Everything of the step that consumed log[position] becomes valid here, in one store. */
-static void commit(struct waste_server *s, uint64_t word)
+/* Everything of the step that consumed log[position .. position + count) becomes valid here, in one
+ * store. */
+static void commit(struct waste_server *s, uint64_t word, uint32_t count)
 {
     uint32_t position = waste_commit_position(word), bank = waste_commit_bank(word);
 
     /* release: log, bank and latent rows; pairs with the acquire of clients and of a successor */
     atomic_store_explicit(&s->session->commit,
-                          waste_commit_word(waste_commit_epoch(word), position + 1, 1 - bank),
+                          waste_commit_word(waste_commit_epoch(word), position + count, 1 - bank),
                           memory_order_release);
     WASTE_POINT(COMMITTED);
     waste_bell_ring(&s->shm->control->client_bell);
@@ -185,12 +186,36 @@ static bool sample(struct waste_server *s, struct work *w, uint32_t position, co
     return true;
 }
 
-/* One token: 0, or what waste_forward_step() says, or -EDOM with w->error. */
+/* Tokens of the step at `position`: as much of the prompt as a chunk holds, or one. It depends on
+ * the position alone, so a step that is done again is the same. */
+static uint32_t step_tokens(const struct waste_server *s, const struct work *w, uint32_t position)
+{
+    uint32_t most = waste_forward_chunk_most(&s->shm->control->options);
+    uint32_t left = position < w->prompt_end ? w->prompt_end - position : 1;
+
+    return left < most ? left : most;
+}
+
+/* Consumes log[position .. position + count). logits of the last, or NULL. */
+static int forward(struct waste_server *s, uint64_t word, uint32_t count, float *logits)
+{
+    const uint32_t *log = waste_session_log(s->header, s->session);
+    uint32_t position = waste_commit_position(word), bank = waste_commit_bank(word);
+
+    if (count > 1) {
+        WASTE_POINT(PROMPT_CHUNK);
+        return waste_forward_chunk(s->forward, position, bank, log + position, count, logits);
+    }
+    return waste_forward_step(s->forward, position, bank, log[position], logits);
+}
+
+/* One step: 0, or what waste_forward_step() says, or -EDOM with w->error. */
 static int step(struct waste_server *s, struct work *w, uint64_t word)
 {
-    uint32_t position = waste_commit_position(word);
+    uint32_t position = waste_commit_position(word), count = step_tokens(s, w, position);
+    uint32_t end = position + count;
     const uint32_t *log = waste_session_log(s->header, s->session);
-    bool last = position + 1 >= w->prompt_end; /* of the prompt, or generated */
+    bool last = end >= w->prompt_end; /* of the prompt, or generated */
     bool needed = last && (w->max_tokens || (w->flags & WASTE_REQ_LOGITS));
     float *logits = needed ? waste_session_logits(s->header, s->session) : NULL;
     int64_t start = waste_forward_now_ns();
@@ -199,21 +224,22 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
 
     if (!last)
         WASTE_POINT(PROMPT_TOKEN);
-    waste_forward_want(s->forward, position, log + position, last ? 1 : w->prompt_end - position);
-    err = waste_forward_step(s->forward, position, waste_commit_bank(word), log[position], logits);
+    waste_forward_want(s->forward, position, log + position,
+                       last ? count : w->prompt_end - position);
+    err = forward(s, word, count, logits);
     if (err == -EIO || err == -EDOM)
         snprintf(w->error, sizeof w->error, "%s", waste_forward_error(s->forward));
     if (err)
         return err;
-    if (logits && !sample(s, w, position, logits))
+    if (logits && !sample(s, w, end - 1, logits))
         return -EDOM;
-    commit(s, word);
+    commit(s, word, count);
     waste_forward_count(s->forward);
-    waste_count(c, WASTE_C_TOKENS, 1);
+    waste_count(c, WASTE_C_TOKENS, count);
     waste_count(c, WASTE_C_GENERATED, last && w->max_tokens);
     uint64_t took = (uint64_t)(waste_forward_now_ns() - start);
     waste_count(c, WASTE_C_STEP_NS, took);
-    waste_count(c, WASTE_C_DECODE_NS, last && w->max_tokens ? took : 0);
+    waste_count(c, WASTE_C_DECODE_NS, count == 1 && last && w->max_tokens ? took : 0);
     return 0;
 }
 

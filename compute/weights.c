@@ -64,15 +64,22 @@ void waste_weights_finish(struct waste_weights *w)
     memset(w, 0, sizeof *w);
 }
 
-void waste_weights_prepare(struct waste_weights *w, const struct waste_kernels *k, uint32_t n)
+const float *waste_weights_books(const struct waste_weights *w, uint32_t layer,
+                                 enum waste_matrix_kind kind)
 {
     const struct waste_expert_format *e = &w->model->expert;
-    uint32_t layer = w->model->config.dense_layers + n / WASTE_KIND_COUNT;
-    uint32_t kind = n % WASTE_KIND_COUNT;
     uint32_t first = waste_model_layer(w->model, layer)->bank.codebook_base + kind * e->stages;
-    const float *books = (const float *)(w->trunk + e->codebook_data);
 
-    k->vq_prep[e->fmt](waste_weights_prep(w, layer, kind), books + (size_t)first * e->entries * 8);
+    return (const float *)(w->trunk + e->codebook_data) + (size_t)first * e->entries * 8;
+}
+
+void waste_weights_prepare(struct waste_weights *w, const struct waste_kernels *k, uint32_t n)
+{
+    uint32_t layer = w->model->config.dense_layers + n / WASTE_KIND_COUNT;
+    enum waste_matrix_kind kind = n % WASTE_KIND_COUNT;
+
+    k->vq_prep[w->model->expert.fmt](waste_weights_prep(w, layer, kind),
+                                     waste_weights_books(w, layer, kind));
 }
 
 uint64_t waste_weights_bytes(const struct waste_model *model, const struct waste_kernels *k)

@@ -53,6 +53,10 @@ static inline void *waste_weights_prep(const struct waste_weights *w, uint32_t l
     return w->prep + ((size_t)n * WASTE_KIND_COUNT + kind) * w->prep_bytes;
 }
 
+/* The same as stored: f32 [stages][entries][8]. */
+const float *waste_weights_books(const struct waste_weights *w, uint32_t layer,
+                                 enum waste_matrix_kind kind);
+
 /* Prepares triple `n` of waste_weights_prep_count(); needs the trunk to be loaded. */
 void waste_weights_prepare(struct waste_weights *w, const struct waste_kernels *k, uint32_t n);
 uint32_t waste_weights_prep_count(const struct waste_model *model);
