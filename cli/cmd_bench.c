@@ -13,16 +13,22 @@
 #include "cli/timeline.h"
 #include "options/units.h"
 
-enum { DEFAULT_PROMPT = 32, IDS_FILE_MAX = 64 << 20 };
+enum { IDS_FILE_MAX = 64 << 20 };
+
+/* Prefill or decode. */
+struct part {
+    double seconds;
+    uint32_t tokens;
+    uint64_t counter[WASTE_COUNTER_COUNT];
+};
 
 struct measured {
-    double prefill_seconds, decode_seconds;
-    uint32_t prefilled, decoded, layers;
-    uint64_t counter[WASTE_COUNTER_COUNT]; /* of the decoding alone */
+    struct part prefill, decode;
+    uint32_t layers;
     uint32_t restarts[WASTE_STAGE_COUNT];
-    double memory_bytes_per_s, disk_bytes_per_s; /* the machine's, in this run */
-    double multiply_adds_per_s;
-    uint64_t bytes_per_token, multiply_adds_per_token;
+    /* the machine's, in this run */
+    double memory_bytes_per_s, disk_bytes_per_s, multiply_adds_per_s;
+    uint64_t bytes_per_token, prefill_multiply_adds;
 };
 
 /* Where a step's time goes: X(name, counter). The rest is "other". */
@@ -65,17 +71,17 @@ static int read_ids_file(const char *path, struct waste_ids *out)
 /* Without a file: ids spread over the vocabulary, the same every time. */
 static int default_ids(const struct waste_engine *e, struct waste_ids *out)
 {
-    for (uint32_t i = 0; i < DEFAULT_PROMPT; i++)
+    for (uint32_t i = 0; i < e->args->prompt_tokens; i++)
         if (waste_ids_add(out, (uint32_t)((i * UINT64_C(2654435761)) % e->model->config.vocab)) !=
             0)
             return waste_fail(1, "out of memory");
     return 0;
 }
 
-static void add(struct measured *m, const struct waste_outcome *o)
+static void add(struct measured *m, struct part *part, const struct waste_outcome *o)
 {
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
-        m->counter[i] += o->counter[i];
+        part->counter[i] += o->counter[i];
     for (int i = 0; i < WASTE_STAGE_COUNT; i++)
         m->restarts[i] += o->restarts[i];
 }
@@ -106,14 +112,15 @@ static int measure(struct waste_engine *e, const struct waste_ids *ids, struct m
     int rc = request(e, ids->id, ids->count, 1, &o);
     if (rc != 0)
         return rc;
-    m->prefilled = o.prompt_tokens;
-    m->prefill_seconds = o.prefill_seconds;
+    add(m, &m->prefill, &o);
+    m->prefill.tokens = o.prompt_tokens;
+    m->prefill.seconds = o.prefill_seconds;
     rc = request(e, NULL, 0, e->args->tokens, &o);
     if (rc != 0)
         return rc;
-    add(m, &o);
-    m->decoded = o.tokens;
-    m->decode_seconds = o.prefill_seconds + o.decode_seconds;
+    add(m, &m->decode, &o);
+    m->decode.tokens = o.tokens;
+    m->decode.seconds = o.prefill_seconds + o.decode_seconds;
     return 0;
 }
 
@@ -125,9 +132,9 @@ static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, st
         int rc = request(e, ids->id + i, 1, 0, &o);
         if (rc != 0)
             return rc;
-        add(m, &o);
-        m->decoded++;
-        m->decode_seconds += o.prefill_seconds;
+        add(m, &m->decode, &o);
+        m->decode.tokens++;
+        m->decode.seconds += o.prefill_seconds;
     }
     return 0;
 }
@@ -137,119 +144,155 @@ static double ratio(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-static double seconds(const struct measured *m, enum waste_counter id)
+static double seconds(const struct part *p, enum waste_counter id)
 {
-    return (double)m->counter[id] / 1e9;
+    return (double)p->counter[id] / 1e9;
 }
 
-static double other_seconds(const struct measured *m)
+static double other_seconds(const struct part *p)
 {
-    double rest = m->decode_seconds;
+    double rest = p->seconds;
 
-#define X(name, id) rest -= seconds(m, WASTE_C_##id);
+#define X(name, id) rest -= seconds(p, WASTE_C_##id);
     PHASES(X)
 #undef X
     return rest > 0 ? rest : 0;
 }
 
 /* Of a step's work, waiting not counted: what no second worker shared. */
-static double serial_share(const struct measured *m)
+static double serial_share(const struct part *p)
 {
-    double work = seconds(m, WASTE_C_STEP_NS) - seconds(m, WASTE_C_EXPERT_WAIT_NS) -
-                  seconds(m, WASTE_C_EMBED_WAIT_NS);
+    double work = seconds(p, WASTE_C_STEP_NS) - seconds(p, WASTE_C_EXPERT_WAIT_NS) -
+                  seconds(p, WASTE_C_EMBED_WAIT_NS);
 
-    return ratio(work - seconds(m, WASTE_C_SHARED_NS), work);
+    return ratio(work - seconds(p, WASTE_C_SHARED_NS), work);
 }
 
 /* lm_head's phase is the one that belongs to no layer. */
 static double phases_per_layer(const struct measured *m)
 {
-    return ratio((double)m->counter[WASTE_C_PHASES] - (double)m->counter[WASTE_C_GENERATED],
-                 (double)m->counter[WASTE_C_TOKENS] * m->layers);
+    const struct part *d = &m->decode;
+
+    return ratio((double)d->counter[WASTE_C_PHASES] - (double)d->counter[WASTE_C_GENERATED],
+                 (double)d->counter[WASTE_C_TOKENS] * m->layers);
 }
 
 /* Weights streamed a second, of what memory gives. */
 static double memory_share(const struct measured *m)
 {
-    return ratio((double)m->bytes_per_token * ratio(m->decoded, m->decode_seconds),
+    return ratio((double)m->bytes_per_token * ratio(m->decode.tokens, m->decode.seconds),
                  m->memory_bytes_per_s);
 }
 
 /* Bytes read a second, of what the drive gives. */
-static double disk_share(const struct measured *m)
+static double disk_share(const struct measured *m, const struct part *p)
 {
-    return ratio(ratio((double)m->counter[WASTE_C_BYTES_READ], m->decode_seconds),
-                 m->disk_bytes_per_s);
+    return ratio(ratio((double)p->counter[WASTE_C_BYTES_READ], p->seconds), m->disk_bytes_per_s);
 }
 
-/* Multiply-adds of prefill a second, of what the cores can do. */
-static double arithmetic_share(const struct measured *m)
+/* Multiply-adds of the prompt a second, of what the processor gives. */
+static double mac_share(const struct measured *m)
 {
-    return ratio((double)m->multiply_adds_per_token * ratio(m->prefilled, m->prefill_seconds),
+    return ratio(ratio((double)m->prefill_multiply_adds, m->prefill.seconds),
                  m->multiply_adds_per_s);
+}
+
+static json_t *phases_json(const struct part *p)
+{
+    json_t *phases = json_object();
+
+#define X(name, id) json_object_set_new(phases, name, json_real(seconds(p, WASTE_C_##id)));
+    PHASES(X)
+#undef X
+    json_object_set_new(phases, "other", json_real(other_seconds(p)));
+    return phases;
 }
 
 static json_t *make_json(const struct measured *m)
 {
-    struct waste_outcome o = {.prompt_tokens = m->prefilled,
-                              .tokens = m->decoded,
-                              .prefill_seconds = m->prefill_seconds,
-                              .decode_seconds = m->decode_seconds};
-    json_t *phases = json_object();
+    const struct part *p = &m->prefill, *d = &m->decode;
+    struct waste_outcome o = {.prompt_tokens = p->tokens,
+                              .tokens = d->tokens,
+                              .prefill_seconds = p->seconds,
+                              .decode_seconds = d->seconds};
 
-    memcpy(o.counter, m->counter, sizeof(o.counter));
+    memcpy(o.counter, d->counter, sizeof(o.counter));
     memcpy(o.restarts, m->restarts, sizeof(o.restarts));
-#define X(name, id) json_object_set_new(phases, name, json_real(seconds(m, WASTE_C_##id)));
-    PHASES(X)
-#undef X
-    json_object_set_new(phases, "other", json_real(other_seconds(m)));
     json_t *object = waste_output_json(&o);
-    json_t *more = json_pack(
-        "{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:o}", "tok_per_s",
-        ratio(m->decoded, m->decode_seconds), "decode_tok_per_s",
-        ratio(m->decoded, m->decode_seconds), "prefill_tok_per_s",
-        ratio(m->prefilled, m->prefill_seconds), "bytes_per_token", (json_int_t)m->bytes_per_token,
-        "read_bytes_per_s", m->memory_bytes_per_s, "disk_bytes_per_s", m->disk_bytes_per_s,
-        "memory_share", memory_share(m), "disk_share", disk_share(m), "multiply_adds_per_token",
-        (json_int_t)m->multiply_adds_per_token, "multiply_adds_per_s", m->multiply_adds_per_s,
-        "arithmetic_share", arithmetic_share(m), "serial_share", serial_share(m),
-        "phases_per_layer", phases_per_layer(m), "phases", phases);
+    json_t *more =
+        json_pack("{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "tok_per_s",
+                  ratio(d->tokens, d->seconds), "decode_tok_per_s", ratio(d->tokens, d->seconds),
+                  "prefill_tok_per_s", ratio(p->tokens, p->seconds), "bytes_per_token",
+                  (json_int_t)m->bytes_per_token, "read_bytes_per_s", m->memory_bytes_per_s,
+                  "disk_bytes_per_s", m->disk_bytes_per_s, "memory_share", memory_share(m),
+                  "disk_share", disk_share(m, d), "serial_share", serial_share(d),
+                  "phases_per_layer", phases_per_layer(m), "phases", phases_json(d));
+    json_t *prefill =
+        json_pack("{s:I, s:f, s:f, s:I, s:f, s:o}", "prefill_macs_per_token",
+                  (json_int_t)(p->tokens > 0 ? m->prefill_multiply_adds / p->tokens : 0),
+                  "macs_per_s", m->multiply_adds_per_s, "prefill_mac_share", mac_share(m),
+                  "prefill_bytes_read", (json_int_t)p->counter[WASTE_C_BYTES_READ],
+                  "prefill_disk_share", disk_share(m, p), "prefill_phases", phases_json(p));
     if (object != NULL && more != NULL)
         json_object_update(object, more);
+    if (object != NULL && prefill != NULL && p->tokens > 0)
+        json_object_update(object, prefill);
     json_decref(more);
+    json_decref(prefill);
     return object;
+}
+
+static void print_phases(const struct part *p)
+{
+#define X(name, id)                                                                                \
+    printf("  %-15s %8.4f s  %5.1f %%\n", name, seconds(p, WASTE_C_##id),                          \
+           100 * ratio(seconds(p, WASTE_C_##id), p->seconds));
+    PHASES(X)
+#undef X
+    printf("  %-15s %8.4f s  %5.1f %%\n", "other", other_seconds(p),
+           100 * ratio(other_seconds(p), p->seconds));
+}
+
+static void print_disk(const struct measured *m, const struct part *p)
+{
+    char a[24], b[24];
+
+    printf("disk     %8.1f %% of the limit: %s read, the drive reads %s/s\n",
+           100 * disk_share(m, p),
+           waste_units_format_size(p->counter[WASTE_C_BYTES_READ], a, sizeof(a)),
+           waste_units_format_size((uint64_t)m->disk_bytes_per_s, b, sizeof(b)));
+}
+
+static void print_prefill(const struct measured *m)
+{
+    const struct part *p = &m->prefill;
+
+    printf("prefill  %8.2f tokens/s  (%u tokens, %.3f s)\n", ratio(p->tokens, p->seconds),
+           p->tokens, p->seconds);
+    print_phases(p);
+    printf("macs     %8.1f %% of the limit: %.2f G a token, the machine does %.1f G/s\n",
+           100 * mac_share(m), (double)m->prefill_multiply_adds / p->tokens / 1e9,
+           m->multiply_adds_per_s / 1e9);
+    print_disk(m, p);
 }
 
 static void print_text(const struct measured *m)
 {
-    uint64_t hits = m->counter[WASTE_C_HITS], misses = m->counter[WASTE_C_MISSES];
+    const struct part *d = &m->decode;
+    uint64_t hits = d->counter[WASTE_C_HITS], misses = d->counter[WASTE_C_MISSES];
     char a[24], b[24];
 
-    if (m->prefilled > 0) {
-        printf("prefill  %8.2f tokens/s  (%u tokens, %.3f s)\n",
-               ratio(m->prefilled, m->prefill_seconds), m->prefilled, m->prefill_seconds);
-        printf("  %5.1f %% of the arithmetic: %.2f G multiply-adds a token, the machine does %.1f "
-               "G/s\n",
-               100 * arithmetic_share(m), (double)m->multiply_adds_per_token * 1e-9,
-               m->multiply_adds_per_s * 1e-9);
-    }
-    printf("decode   %8.2f tokens/s  (%u tokens, %.3f s)\n", ratio(m->decoded, m->decode_seconds),
-           m->decoded, m->decode_seconds);
-#define X(name, id)                                                                                \
-    printf("  %-15s %8.4f s  %5.1f %%\n", name, seconds(m, WASTE_C_##id),                          \
-           100 * ratio(seconds(m, WASTE_C_##id), m->decode_seconds));
-    PHASES(X)
-#undef X
-    printf("  %-15s %8.4f s  %5.1f %%\n", "other", other_seconds(m),
-           100 * ratio(other_seconds(m), m->decode_seconds));
+    if (m->prefill.tokens > 0)
+        print_prefill(m);
+    printf("decode   %8.2f tokens/s  (%u tokens, %.3f s)\n", ratio(d->tokens, d->seconds),
+           d->tokens, d->seconds);
+    print_phases(d);
     printf("serial   %8.1f %% of the work is one worker's alone; %.1f phases a layer\n",
-           100 * serial_share(m), phases_per_layer(m));
+           100 * serial_share(d), phases_per_layer(m));
     printf("memory   %8.1f %% of the limit: %s a token, the machine reads %s/s\n",
            100 * memory_share(m), waste_units_format_size(m->bytes_per_token, a, sizeof(a)),
            waste_units_format_size((uint64_t)m->memory_bytes_per_s, b, sizeof(b)));
-    printf("disk     %8.1f %% of the limit: %s read, the drive reads %s/s\n", 100 * disk_share(m),
-           waste_units_format_size(m->counter[WASTE_C_BYTES_READ], a, sizeof(a)),
-           waste_units_format_size((uint64_t)m->disk_bytes_per_s, b, sizeof(b)));
+    print_disk(m, d);
     printf("experts  %8.1f %% in memory when asked for\n",
            100 * ratio((double)hits, (double)(hits + misses)));
 }
@@ -262,8 +305,7 @@ static int measure_all(struct waste_engine *e, const struct waste_ids *ids, stru
     m->multiply_adds_per_s = waste_probe_multiply_adds(e->pipeline.options.threads);
     m->layers = e->model->config.layers;
     m->bytes_per_token = waste_probe_token_bytes(e->model);
-    m->multiply_adds_per_token =
-        waste_probe_token_multiply_adds(e->model, (uint32_t)(ids->count / 2));
+    m->prefill_multiply_adds = waste_probe_prefill_multiply_adds(e->model, ids->count);
     return e->args->step ? measure_steps(e, ids, m) : measure(e, ids, m);
 }
 

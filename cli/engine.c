@@ -134,6 +134,7 @@ int waste_engine_fit(const struct waste_engine *e, const uint32_t *ids, size_t c
 static void fill_options(const struct waste_engine *e, uint32_t ctx, struct waste_options *out)
 {
     const struct waste_args *a = e->args;
+    uint32_t chunk = a->chunk > 0 ? a->chunk : WASTE_CHUNK_DEFAULT;
 
     *out = (struct waste_options){
         .io_depth = a->depth,
@@ -143,6 +144,7 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
         .lookahead =
             a->lookahead == WASTE_LOOKAHEAD_DEFAULT ? e->model->config.top_k : a->lookahead,
         .ctx = ctx,
+        .chunk = chunk < ctx ? chunk : ctx,
     };
     bool direct;
     out->io = waste_options_io(a->io, &direct);

@@ -12,7 +12,7 @@
 #include "cli/tokenizer.h"
 #include "cli/topology.h"
 
-enum { WASTE_CTX_DEFAULT = 4096 };
+enum { WASTE_CTX_DEFAULT = 4096, WASTE_CHUNK_DEFAULT = 512 };
 
 struct waste_engine {
     const struct waste_args *args;

@@ -16,6 +16,7 @@ void waste_args_defaults(struct waste_args *args)
         .interval = 1,
         .top = 10,
         .tokens = 32,
+        .prompt_tokens = 32,
     };
 }
 

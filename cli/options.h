@@ -60,6 +60,7 @@ struct waste_args {
 
     uint64_t budget_bytes; /* 0: not given */
     uint32_t ctx;          /* 0: not given */
+    uint32_t chunk;        /* 0: not given */
     uint32_t n;            /* tokens to generate */
     double temp, top_p;
     uint32_t top_k;
@@ -103,6 +104,7 @@ struct waste_args {
     bool follow; /* log */
 
     const char *ids_file; /* bench */
+    uint32_t prompt_tokens;
     uint32_t tokens;
     bool step;
 };

@@ -198,18 +198,23 @@ uint64_t waste_probe_token_bytes(const struct waste_model *model)
     return bytes;
 }
 
-uint64_t waste_probe_token_multiply_adds(const struct waste_model *model, uint32_t positions)
+uint64_t waste_probe_prefill_multiply_adds(const struct waste_model *model, uint64_t tokens)
 {
     const struct waste_config *c = &model->config;
-    uint64_t trunk = 0, expert = (uint64_t)3 * c->expert_inner * c->expert_width;
-    uint64_t kda = (uint64_t)3 * c->kda_heads * c->kda_dim * c->kda_dim;
-    uint64_t mla = (uint64_t)positions * c->mla_heads * (2 * c->kv_lora + c->rope_dim);
-    uint32_t moe_layers = c->layers - c->dense_layers;
+    uint64_t each = 0, head = 0, pairs = tokens * (tokens + 1) / 2;
 
     for (uint32_t i = 1; i < model->tensor_count; i++) {
         const struct waste_tensor *t = waste_model_tensor(model, i);
-        if (i != model->tensor[WASTE_M_EMBED] && i != model->tensor[WASTE_M_LM_HEAD])
-            trunk += (uint64_t)t->rows * t->cols;
+        uint64_t cells = (uint64_t)t->rows * t->cols;
+        if (i == model->tensor[WASTE_M_LM_HEAD])
+            head = cells;
+        else if (i != model->tensor[WASTE_M_EMBED] && t->rows > 1)
+            each += cells;
     }
-    return trunk + moe_layers * c->top_k * expert + c->kda_layers * kda + c->mla_layers * mla;
+    for (uint32_t i = 0; i < c->layers; i++)
+        if (waste_model_layer(model, i)->is_moe)
+            each += UINT64_C(3) * c->top_k * c->expert_inner * c->expert_width;
+    each += UINT64_C(3) * c->kda_layers * c->kda_heads * c->kda_dim * c->kda_dim;
+    return tokens * each + head +
+           pairs * c->mla_layers * c->mla_heads * (c->nope_dim + c->rope_dim + c->v_dim);
 }

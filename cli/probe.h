@@ -21,8 +21,11 @@ double waste_probe_disk(const char *dir, const struct waste_model *model);
 /* Bytes of weights a token touches: the trunk but for embeddings, and its experts. */
 uint64_t waste_probe_token_bytes(const struct waste_model *model);
 
-/* Multiply-adds of a prompt token's forward pass that attends to `positions` others: all matrices
- * but lm_head, which only the last token goes through, its experts, and attention. */
-uint64_t waste_probe_token_multiply_adds(const struct waste_model *model, uint32_t positions);
+/*
+ * Multiply-adds that a prompt of that many tokens takes from an empty context on: each matrix of
+ * the trunk and of top_k experts once a token, the KDA states, the pairs of positions of MLA with
+ * its keys and values expanded, and lm_head for the last token only.
+ */
+uint64_t waste_probe_prefill_multiply_adds(const struct waste_model *model, uint64_t tokens);
 
 #endif
