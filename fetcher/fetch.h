@@ -6,6 +6,7 @@
 
 int waste_fetch_get(const struct waste_fetch_args *args);
 int waste_fetch_convert(const struct waste_fetch_args *args);
+int waste_fetch_merge(const struct waste_fetch_args *args);
 int waste_fetch_synth(const struct waste_fetch_args *args);
 int waste_fetch_verify(const struct waste_fetch_args *args);
 int waste_fetch_seal(const struct waste_fetch_args *args);

@@ -450,7 +450,8 @@ static int list_all(struct work *w)
     check_text(i, "specials.json", false);
     check_text(i, "chat.json", true);
     check_text(i, "vision.json", true);
-    list_extra(w);
+    if (i->model) /* without it nobody knows the banks' names */
+        list_extra(w);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 static int (*const commands[WASTE_FETCH_COMMAND_COUNT])(const struct waste_fetch_args *args) = {
     [WASTE_FETCH_GET] = waste_fetch_get,
     [WASTE_FETCH_CONVERT] = waste_fetch_convert,
+    [WASTE_FETCH_MERGE] = waste_fetch_merge,
     [WASTE_FETCH_SYNTH] = waste_fetch_synth,
     [WASTE_FETCH_VERIFY] = waste_fetch_verify,
     [WASTE_FETCH_SEAL] = waste_fetch_seal,

@@ -14,6 +14,7 @@
 #define WASTE_FETCH_COMMANDS(X)                                                                    \
     X(GET, "get", "SRC DEST", 2, 2, "fetch a checkpoint from a hub or a URL")                      \
     X(CONVERT, "convert", "SRC OUT", 2, 2, "make a container of a release")                        \
+    X(MERGE, "merge", "OUT PART...", 2, 256, "one container of the parts of convert --layers")     \
     X(SYNTH, "synth", "OUT", 0, 1, "write a container or a release of any shape")                  \
     X(VERIFY, "verify", "MODEL", 1, 1, "whether a container is whole, all damage named")           \
     X(SEAL, "seal", "MODEL", 1, 1, "checksums for what has none: writes integrity.json")           \
@@ -53,6 +54,7 @@ struct waste_fetch_args {
     uint32_t reclaim;        /* enum waste_reclaim */
 
     const char *against; /* verify: a release */
+    bool move;           /* merge */
 
     const char *model;   /* diskbench */
     uint64_t read_bytes; /* 0: not given */

@@ -62,7 +62,7 @@ static const struct waste_option option_table[] = {
     {"--shard-size", "SIZE", "bytes of a release's shard, at most; default 5000000000",
      WASTE_OPT_SIZE, FIELD(shard_bytes), 4096, 0x1p50, BIT(SYNTH)},
     {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1, WASTE_JOBS_THREADS,
-     BIT(SYNTH) | BIT(CONVERT) | BIT(VERIFY) | BIT(SEAL)},
+     BIT(SYNTH) | BIT(CONVERT) | BIT(MERGE) | BIT(VERIFY) | BIT(SEAL)},
     {"--model", "DIR",
      "a container: its record size, and the drive in tokens a second; default: DIR, if it is one",
      WASTE_OPT_STRING, FIELD(model), 0, 0, BIT(DISKBENCH)},
@@ -74,12 +74,14 @@ static const struct waste_option option_table[] = {
      BIT(GET) | BIT(CONVERT) | BIT(VERIFY) | BIT(DISKBENCH)},
     {"--against", "SRC", "the release it was made of: the relative error of every matrix",
      WASTE_OPT_STRING, FIELD(against), 0, 0, BIT(VERIFY)},
+    {"--move", NULL, "move the experts' files out of the parts, which takes no time and no room",
+     WASTE_OPT_FLAG, FIELD(move), 0, 0, BIT(MERGE)},
     {"--force", NULL, "replace an integrity.json that says something else", WASTE_OPT_FLAG,
      FIELD(force), 0, 0, BIT(SEAL)},
     {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
-     BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
+     BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(MERGE) | BIT(VERIFY) | BIT(SEAL)},
     {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
-     BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(VERIFY) | BIT(SEAL)},
+     BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(MERGE) | BIT(VERIFY) | BIT(SEAL)},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
@@ -131,6 +133,16 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
          "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
          "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"
          "  waste-fetch synth --checkpoint --shape tiny-k3 --dtype bf16 release\n"},
+    [WASTE_FETCH_MERGE] =
+        {"Joins containers that convert --layers made of one release with the same options, on as\n"
+         "many machines as one likes, to the whole one in the new directory OUT: the same bytes "
+         "as\n"
+         "one run of convert gives. Parts that do not belong together, lack a layer or differ "
+         "where\n"
+         "they overlap are refused. The same command again goes on where a broken run ended; with\n"
+         "--move the parts are used up, what is left of them may be deleted afterwards.\n",
+         "  waste-fetch merge kimi-k3.waste part1.waste part2.waste part3.waste\n"
+         "  waste-fetch merge --move kimi-k3.waste parts/*\n"},
     [WASTE_FETCH_VERIFY] =
         {"Looks at all of MODEL with all cores, past the page cache: the sizes of its files, "
          "header,\n"

@@ -24,13 +24,16 @@ static bool holds(int dir, const char *name, const char *text)
     return same;
 }
 
-static bool is_empty(int dir)
+/* Nothing is in it, or what a run left that was killed while it wrote the recipe. */
+static bool is_empty(int dir, const char *recipe)
 {
+    size_t n = strlen(recipe);
     int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
     bool empty = d != NULL;
     for (struct dirent *e; d && (e = readdir(d));)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
+            (strncmp(e->d_name, recipe, n) != 0 || strcmp(e->d_name + n, ".tmp") != 0))
             empty = false;
     if (d)
         closedir(d);
@@ -46,7 +49,7 @@ int waste_outdir_open(const struct waste_outdir *out, bool *whole)
         return waste_fetch_fail("cannot open %s: %s", out->path, strerror(errno));
     bool same = holds(dir, out->name, out->recipe);
     *whole = same && !faccessat(dir, out->last, R_OK, 0);
-    if (same || is_empty(dir))
+    if (same || is_empty(dir, out->name))
         return dir;
     close(dir);
     return waste_fetch_fail("%s has other content, nothing is overwritten: choose another "

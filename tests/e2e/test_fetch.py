@@ -99,6 +99,12 @@ class Fetch(waste.Test):
         os.unlink(os.path.join(path, "manifest.json"))
         self.ok(self.fetch(*args))
         self.assertEqual(digests(path), before)
+        first = self.out("killed-at-once")                     # while it wrote its first file
+        os.mkdir(first)
+        with open(os.path.join(first, "synth.json.tmp"), "w") as f:
+            f.write("{")
+        self.ok(self.fetch("synth", "--shape", "tiny-odd", first))
+        self.assertEqual(digests(first), before)
 
     def checkpoint(self, shape, *options):
         """A release's directory, made on first use."""
