@@ -45,7 +45,7 @@ static char *recipe(const struct waste_conversion *v)
 /* Once, before anything is deleted. */
 static int keep_headers(struct waste_conversion *v)
 {
-    if (!v->release.reclaim || !faccessat(v->c.dir, headers_file, R_OK, 0))
+    if ((!v->release.reclaim && !v->release.copies) || !faccessat(v->c.dir, headers_file, R_OK, 0))
         return 0;
     char *text = waste_release_headers(&v->release);
     int rc = text ? waste_io_write_file(v->c.dir, headers_file, text, strlen(text)) : -1;
@@ -106,6 +106,7 @@ static int finish(struct waste_conversion *v)
         rc = waste_conversion_release(v);
     if (rc == 0 && unlinkat(c->dir, headers_file, 0) && errno != ENOENT)
         rc = waste_fetch_fail("cannot remove %s/%s: %s", c->path, headers_file, strerror(errno));
+    v->release.used_up = rc == 0;
     return rc;
 }
 
@@ -122,9 +123,8 @@ static int convert_all(struct waste_conversion *v)
     waste_progress_init(&c->progress, v->what, v->read_bytes, v->args->quiet);
     waste_team_set_tick(c->team, tick, v);
     rc = waste_conversion_release(v); /* what a killed run had no time for */
-    for (uint32_t u = 0; u < units && rc == 0; u++)
-        if (waste_conversion_is_wanted(v, u))
-            rc = convert_unit(v, u);
+    for (uint32_t u; rc == 0 && (u = waste_conversion_next(v)) != WASTE_UNIT_NONE;)
+        rc = convert_unit(v, u);
     if (rc == 0 && waste_ledger_complete(&v->ledger)) {
         say_unit(v, units - 1);
         rc = finish(v);
@@ -177,6 +177,7 @@ static void close_all(struct waste_conversion *v)
     free(v->c.expert);
     free(v->c.error);
     free(v->unit);
+    free(v->needs);
     if (v->release.path)
         waste_release_close(&v->release);
     if (v->c.dir >= 0)

@@ -16,6 +16,7 @@ struct waste_conversion {
     struct waste_convert c;
     struct waste_ledger ledger;
     uint32_t *unit;       /* [release.tensors] */
+    uint8_t *needs;       /* [layers + 1][release.shards]: a unit reads from a shard */
     uint32_t first, last; /* layers to convert */
     uint32_t skipped;     /* tensors of layers behind the last */
     uint64_t read_bytes;  /* of the units to convert */
@@ -36,14 +37,21 @@ bool waste_conversion_is_wanted(const struct waste_conversion *v, uint32_t unit)
 uint64_t waste_conversion_reads(const struct waste_conversion *v, uint32_t unit);
 uint64_t waste_conversion_writes(const struct waste_conversion *v, uint32_t unit);
 
-/* Opens the shards a unit needs. */
+/* Fills `needs` from `unit`. 0, or -1 with the reason printed. */
+int waste_conversion_index(struct waste_conversion *v);
+
+/* The unit to convert next: the one with the fewest bytes in shards that are not here, of equals
+ * the first. WASTE_UNIT_NONE: none is left. */
+uint32_t waste_conversion_next(const struct waste_conversion *v);
+
+/* Opens the shards a unit needs, and has those fetched that the one after it will need. */
 int waste_conversion_want(struct waste_conversion *v, uint32_t unit);
 
 /* Lets go of the shards that nothing more is to be read from. */
 int waste_conversion_release(struct waste_conversion *v);
 
-/* Most bytes that OUT needs at a time beyond what is there, counting what --reclaim frees on the
- * same file system. */
+/* Most bytes that OUT needs at a time beyond what is there: with shards that are staged, and
+ * counting what --reclaim frees on the same file system. */
 uint64_t waste_conversion_space(const struct waste_conversion *v);
 
 /* --dry-run. 0, or -1 with the reason printed. */

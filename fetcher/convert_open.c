@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fetcher/address.h"
 #include "fetcher/convert_int.h"
 #include "fetcher/io.h"
 #include "fetcher/layers.h"
@@ -132,11 +133,29 @@ static int check_types(const struct waste_conversion *v)
     return 0;
 }
 
+static int open_release(struct waste_conversion *v, const char *cached)
+{
+    const struct waste_fetch_args *a = v->args;
+    const char *source = a->line.positional[0];
+    const struct waste_release_remote remote = {.source = source,
+                                                .revision = a->revision,
+                                                .out = v->c.path,
+                                                .jobs = a->jobs,
+                                                .retries = a->retries,
+                                                .stall_seconds = a->stall_seconds,
+                                                .retry_wait = a->retry_wait,
+                                                .quiet = a->quiet};
+    if (!waste_address_is_remote(source))
+        return waste_release_open_local(&v->release, source, cached);
+    if (a->reclaim != WASTE_RECLAIM_OFF)
+        return waste_fetch_fail("--reclaim is for a directory: what is fetched is deleted anyway");
+    return waste_release_open_remote(&v->release, &remote, cached);
+}
+
 int waste_conversion_open(struct waste_conversion *v, const char *cached)
 {
     struct waste_shape *s = &v->c.shape;
-    if (waste_release_open_local(&v->release, v->args->line.positional[0], cached) ||
-        load_shape(v) || add_end_token(v))
+    if (open_release(v, cached) || load_shape(v) || add_end_token(v))
         return -1;
     v->c.release = &v->release;
     v->unit = calloc(v->release.tensors + 1, sizeof(*v->unit));
@@ -147,5 +166,5 @@ int waste_conversion_open(struct waste_conversion *v, const char *cached)
         return waste_fetch_fail("out of memory");
     if (waste_plan_init_release(&v->c.plan, s, &v->release, pick, v) || check_experts(v))
         return -1;
-    return check_types(v);
+    return check_types(v) ? -1 : waste_conversion_index(v);
 }

@@ -40,54 +40,126 @@ uint64_t waste_conversion_writes(const struct waste_conversion *v, uint32_t unit
     return bytes;
 }
 
-/* use[shard] = 1 where a tensor of a unit that `takes` lies. */
-static void mark(const struct waste_conversion *v, uint8_t *use,
-                 bool (*takes)(const struct waste_conversion *v, uint32_t unit, uint32_t with),
-                 uint32_t with)
+int waste_conversion_index(struct waste_conversion *v)
 {
+    uint32_t shards = v->release.shards;
+    v->needs = calloc(v->c.shape.layers + 1, shards + 1);
+    if (!v->needs)
+        return waste_fetch_fail("out of memory");
     for (uint32_t i = 0; i < v->release.tensors; i++) {
         const struct waste_release_tensor *t = &v->release.tensor[i];
-        if (v->unit[i] == WASTE_UNIT_NONE || !takes(v, v->unit[i], with))
+        if (v->unit[i] == WASTE_UNIT_NONE)
             continue;
-        use[t->data.shard] = 1;
+        uint8_t *needs = v->needs + (size_t)v->unit[i] * shards;
+        needs[t->data.shard] = 1;
         if (t->scale.bytes)
-            use[t->scale.shard] = 1;
+            needs[t->scale.shard] = 1;
     }
+    return 0;
 }
 
-static bool is_unit(const struct waste_conversion *v, uint32_t unit, uint32_t with)
+static bool reads_from(const struct waste_conversion *v, uint32_t unit, uint32_t shard)
 {
-    return unit == with;
+    return v->needs[(size_t)unit * v->release.shards + shard];
 }
 
-/* Not done, and not before `with` either. */
-static bool is_needed(const struct waste_conversion *v, uint32_t unit, uint32_t with)
+/* How far a conversion is: what it will be, played through to see what room it takes. */
+struct state {
+    uint8_t *done; /* [layers + 1] */
+    uint8_t *here; /* [shards] */
+};
+
+static void close_state(struct state *s)
 {
-    return !waste_conversion_is_done(v, unit) &&
-           (unit >= with || !waste_conversion_is_wanted(v, unit));
+    free(s->done);
+    free(s->here);
+}
+
+static bool open_state(const struct waste_conversion *v, struct state *s)
+{
+    s->done = calloc(v->c.shape.layers + 1, 1);
+    s->here = calloc(v->release.shards + 1, 1);
+    for (uint32_t i = 0; s->here && i < v->release.shards; i++)
+        s->here[i] = v->release.shard[i].here;
+    for (uint32_t u = 0; s->done && u <= v->c.shape.layers; u++)
+        s->done[u] = waste_conversion_is_done(v, u);
+    return s->done && s->here;
+}
+
+static bool is_left(const struct waste_conversion *v, const struct state *s, uint32_t unit)
+{
+    return !s->done[unit] && waste_conversion_is_wanted(v, unit);
+}
+
+/* Copies are needed for what this run does; others for what any run has to do. */
+static bool is_needed(const struct waste_conversion *v, const struct state *s, uint32_t shard)
+{
+    for (uint32_t u = 0; u <= v->c.shape.layers; u++)
+        if (reads_from(v, u, shard) && (v->release.copies ? is_left(v, s, u) : !s->done[u]))
+            return true;
+    return false;
+}
+
+static uint32_t next_unit(const struct waste_conversion *v, const struct state *s)
+{
+    uint32_t best = WASTE_UNIT_NONE;
+    uint64_t fewest = UINT64_MAX;
+    for (uint32_t u = 0; u <= v->c.shape.layers; u++) {
+        uint64_t bytes = 0;
+        if (!is_left(v, s, u))
+            continue;
+        for (uint32_t i = 0; i < v->release.shards; i++)
+            bytes += reads_from(v, u, i) && !s->here[i] ? v->release.shard[i].bytes : 0;
+        if (bytes < fewest) {
+            fewest = bytes;
+            best = u;
+        }
+    }
+    return best;
+}
+
+uint32_t waste_conversion_next(const struct waste_conversion *v)
+{
+    struct state s;
+    uint32_t unit = open_state(v, &s) ? next_unit(v, &s) : WASTE_UNIT_NONE;
+    close_state(&s);
+    return unit;
+}
+
+/* The shards of the unit after this one, as the order goes on. */
+static void hint_next(struct waste_conversion *v, uint32_t unit)
+{
+    struct state s;
+    uint32_t after = WASTE_UNIT_NONE;
+    if (open_state(v, &s)) {
+        s.done[unit] = 1;
+        after = next_unit(v, &s);
+    }
+    close_state(&s);
+    for (uint32_t i = 0; after != WASTE_UNIT_NONE && i < v->release.shards; i++)
+        if (reads_from(v, after, i))
+            waste_release_hint(&v->release, i);
 }
 
 int waste_conversion_want(struct waste_conversion *v, uint32_t unit)
 {
-    uint8_t *use = calloc(v->release.shards + 1, 1);
-    int rc = use ? 0 : waste_fetch_fail("out of memory");
-    if (use)
-        mark(v, use, is_unit, unit);
-    for (uint32_t i = 0; i < v->release.shards && rc == 0; i++)
-        rc = use[i] ? waste_release_want(&v->release, i) : 0;
-    free(use);
-    return rc;
+    for (uint32_t i = 0; i < v->release.shards; i++) /* all of them at once */
+        if (reads_from(v, unit, i))
+            waste_release_hint(&v->release, i);
+    for (uint32_t i = 0; i < v->release.shards; i++)
+        if (reads_from(v, unit, i) && waste_release_want(&v->release, i))
+            return -1;
+    hint_next(v, unit);
+    return 0;
 }
 
 int waste_conversion_release(struct waste_conversion *v)
 {
-    uint8_t *use = calloc(v->release.shards + 1, 1);
-    int rc = use ? 0 : waste_fetch_fail("out of memory");
-    if (use)
-        mark(v, use, is_needed, 0);
+    struct state now;
+    int rc = open_state(v, &now) ? 0 : waste_fetch_fail("out of memory");
     for (uint32_t i = 0; i < v->release.shards && rc == 0; i++) {
         struct waste_release_shard *s = &v->release.shard[i];
-        if (use[i] || s->over)
+        if (s->over || is_needed(v, &now, i))
             continue;
         s->over = true;
         if (v->args->reclaim == WASTE_RECLAIM_DRY && !v->args->quiet)
@@ -95,7 +167,7 @@ int waste_conversion_release(struct waste_conversion *v)
                    (double)s->bytes / 0x1p30);
         rc = waste_release_done(&v->release, i);
     }
-    free(use);
+    close_state(&now);
     return rc;
 }
 
@@ -106,23 +178,53 @@ static bool on_one_file_system(const struct waste_conversion *v)
            a.st_dev == b.st_dev;
 }
 
+/* Bytes of the shards that are here, or that nothing needs any more. */
+static uint64_t shard_bytes(const struct waste_conversion *v, const struct state *s, bool needed)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < v->release.shards; i++)
+        if (needed ? s->here[i] : !is_needed(v, s, i) && !v->release.shard[i].gone)
+            bytes += v->release.shard[i].bytes;
+    return bytes;
+}
+
+/* Shards that the unit needs come, and those of the next one. */
+static void stage(const struct waste_conversion *v, struct state *s, uint32_t unit)
+{
+    for (uint32_t i = 0; unit != WASTE_UNIT_NONE && i < v->release.shards; i++)
+        s->here[i] |= (uint8_t)reads_from(v, unit, i);
+}
+
+static void drop(const struct waste_conversion *v, struct state *s)
+{
+    for (uint32_t i = 0; i < v->release.shards; i++)
+        s->here[i] &= (uint8_t)is_needed(v, s, i);
+}
+
 uint64_t waste_conversion_space(const struct waste_conversion *v)
 {
     bool frees = v->args->reclaim == WASTE_RECLAIM_ON && on_one_file_system(v);
-    uint64_t now = 0, most = 0, freed = 0;
-    for (uint32_t unit = 0; unit <= v->c.shape.layers; unit++) {
-        uint8_t *use = frees ? calloc(v->release.shards + 1, 1) : NULL;
-        if (waste_conversion_is_wanted(v, unit) || waste_conversion_is_done(v, unit))
-            now += waste_conversion_writes(v, unit);
-        most = now - freed > most ? now - freed : most;
-        if (use) {
-            mark(v, use, is_needed, unit + 1);
-            freed = 0;
-            for (uint32_t i = 0; i < v->release.shards; i++)
-                freed += use[i] || v->release.shard[i].gone ? 0 : v->release.shard[i].bytes;
-            freed = freed < now ? freed : now;
+    uint64_t now = 0, most = 0, freed = 0, staged = 0;
+    struct state s;
+    bool ok = open_state(v, &s);
+    uint64_t there = ok && v->release.copies ? shard_bytes(v, &s, true) : 0;
+    for (uint32_t u = 0; u <= v->c.shape.layers && ok; u++)
+        now += s.done[u] ? waste_conversion_writes(v, u) : 0;
+    for (uint32_t u; ok && (u = next_unit(v, &s)) != WASTE_UNIT_NONE;) {
+        now += waste_conversion_writes(v, u);
+        stage(v, &s, u);
+        s.done[u] = 1;
+        if (v->release.copies) {
+            stage(v, &s, next_unit(v, &s)); /* fetched ahead */
+            staged = shard_bytes(v, &s, true);
+            drop(v, &s);
         }
-        free(use);
+        most = now + staged - freed > most ? now + staged - freed : most;
+        if (frees)
+            freed = shard_bytes(v, &s, false);
+        freed = freed < now ? freed : now;
     }
-    return most;
+    close_state(&s);
+    most = most > now ? most : now;
+    return most > there ? most - there : 0;
 }

@@ -58,29 +58,61 @@ static int feed(int fd, const _Atomic bool *stop, EVP_MD_CTX *sha256, EVP_MD_CTX
     return rc;
 }
 
+struct hash {
+    EVP_MD_CTX *sha256, *sha1; /* sha1: NULL if no git id is wanted */
+};
+
+/* `bytes` are to come: git's ids begin with their number. */
+static int begin_hash(struct hash *h, bool git, uint64_t bytes)
+{
+    char head[32];
+
+    h->sha256 = begin(EVP_sha256());
+    h->sha1 = git ? begin(EVP_sha1()) : NULL;
+    if (h->sha256 == NULL || (git && h->sha1 == NULL))
+        return -ENOMEM;
+    int n = snprintf(head, sizeof(head), "blob %llu", (unsigned long long)bytes);
+    if (git)
+        EVP_DigestUpdate(h->sha1, head, (size_t)n + 1);
+    return 0;
+}
+
+/* With rc 0 the digests go to *out. */
+static int end_hash(struct hash *h, int rc, uint64_t bytes, struct waste_digest *out)
+{
+    if (rc == 0) {
+        *out = (struct waste_digest){.bytes = bytes};
+        to_hex(h->sha256, out->sha256);
+        if (h->sha1 != NULL)
+            to_hex(h->sha1, out->git_id);
+    }
+    EVP_MD_CTX_free(h->sha256);
+    EVP_MD_CTX_free(h->sha1);
+    return rc;
+}
+
 int waste_digest_file(int fd, bool git, const _Atomic bool *stop, struct waste_digest *out)
 {
-    struct waste_digest d = {.bytes = 0};
+    struct hash h = {NULL, NULL};
+    uint64_t bytes = 0;
     struct stat st;
-    char head[32];
 
     if (fstat(fd, &st) != 0)
         return -errno;
-    EVP_MD_CTX *sha256 = begin(EVP_sha256()), *sha1 = git ? begin(EVP_sha1()) : NULL;
-    int rc = sha256 == NULL || (git && sha1 == NULL) ? -ENOMEM : 0;
-    if (rc == 0 && git) {
-        int n = snprintf(head, sizeof(head), "blob %llu", (unsigned long long)st.st_size);
-        EVP_DigestUpdate(sha1, head, (size_t)n + 1);
-    }
+    int rc = begin_hash(&h, git, (uint64_t)st.st_size);
     if (rc == 0)
-        rc = feed(fd, stop, sha256, sha1, &d.bytes);
-    if (rc == 0) {
-        to_hex(sha256, d.sha256);
-        if (git)
-            to_hex(sha1, d.git_id);
-        *out = d;
-    }
-    EVP_MD_CTX_free(sha256);
-    EVP_MD_CTX_free(sha1);
-    return rc;
+        rc = feed(fd, stop, h.sha256, h.sha1, &bytes);
+    return end_hash(&h, rc, bytes, out);
+}
+
+int waste_digest_bytes(const void *data, size_t bytes, bool git, struct waste_digest *out)
+{
+    struct hash h = {NULL, NULL};
+    int rc = begin_hash(&h, git, bytes);
+
+    if (rc == 0)
+        EVP_DigestUpdate(h.sha256, data, bytes);
+    if (rc == 0 && git)
+        EVP_DigestUpdate(h.sha1, data, bytes);
+    return end_hash(&h, rc, bytes, out);
 }

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "fetcher/catalog.h"
@@ -17,5 +18,8 @@ struct waste_digest {
 /* Reads fd from its beginning, `git` if git_id is wanted. Gives up when *stop becomes true (NULL:
  * never). 0, -ECANCELED or -errno. Any thread. */
 int waste_digest_file(int fd, bool git, const _Atomic bool *stop, struct waste_digest *out);
+
+/* The same of bytes in memory. 0 or -ENOMEM. */
+int waste_digest_bytes(const void *data, size_t bytes, bool git, struct waste_digest *out);
 
 #endif

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "fetcher/finish.h"
@@ -178,21 +177,10 @@ static int take_whole(struct item *it, const struct waste_response *r)
     return save(it->d) == 0 ? 0 : waste_transfer_never(t, "%s", it->d->error.text);
 }
 
-static bool is_page(const struct waste_response *r, const char *name)
-{
-    size_t n = strlen(name);
-
-    return strncasecmp(r->type, "text/html", 9) == 0 &&
-           !(n > 4 &&
-             (strcasecmp(name + n - 4, ".htm") == 0 || strcasecmp(name + n - 4, "html") == 0));
-}
-
 static int response(struct waste_transfer *t, const struct waste_response *r)
 {
     struct item *it = t->ctx;
 
-    if (is_page(r, t->name))
-        return waste_transfer_again(t, "%s: the server sends a page of HTML in its place", t->name);
     return r->status == 206 ? take_part(it, r) : take_whole(it, r);
 }
 

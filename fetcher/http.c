@@ -238,16 +238,27 @@ void waste_http_wake(struct waste_http *h)
 /* ---- into memory ---- */
 
 struct memory {
-    char *data;
-    size_t bytes, room, most;
+    struct waste_http_text text;
+    size_t room, most;
+    uint64_t total; /* what it should have, or WASTE_SIZE_UNKNOWN */
+    bool full;      /* of what was wanted, though more comes */
 };
 
 static int memory_response(struct waste_transfer *t, const struct waste_response *r)
 {
     struct memory *m = t->ctx;
 
-    m->bytes = 0;
-    if (r->length != WASTE_SIZE_UNKNOWN && r->length > m->most)
+    m->text.bytes = 0;
+    m->text.total = r->status == 206 ? r->total : r->length;
+    if (r->status == 206 && r->range_first != 0)
+        return waste_transfer_again(t, "%s: the server sends another part than it was asked for",
+                                    t->name);
+    if (m->total != WASTE_SIZE_UNKNOWN && m->text.total != WASTE_SIZE_UNKNOWN &&
+        m->text.total != m->total)
+        return waste_transfer_again(t, "%s: the server has %llu bytes, the listing %llu", t->name,
+                                    (unsigned long long)m->text.total,
+                                    (unsigned long long)m->total);
+    if (t->most == 0 && r->length != WASTE_SIZE_UNKNOWN && r->length > m->most)
         return waste_transfer_never(t, "%s: %llu bytes are too many", t->name,
                                     (unsigned long long)r->length);
     return 0;
@@ -256,49 +267,85 @@ static int memory_response(struct waste_transfer *t, const struct waste_response
 static int memory_body(struct waste_transfer *t, const void *data, size_t n)
 {
     struct memory *m = t->ctx;
+    struct waste_http_text *text = &m->text;
 
-    if (n > m->most - m->bytes)
+    m->full = t->most > 0 && n > m->most - text->bytes;
+    if (m->full)
+        n = m->most - text->bytes;
+    if (n > m->most - text->bytes)
         return waste_transfer_never(t, "%s: more than %zu bytes are too many", t->name, m->most);
-    if (m->bytes + n + 1 > m->room) {
-        size_t room = 2 * (m->bytes + n + 1);
-        char *grown = realloc(m->data, room);
+    if (text->bytes + n + 1 > m->room) {
+        size_t room = 2 * (text->bytes + n + 1);
+        char *grown = realloc(text->data, room);
         if (grown == NULL)
             return waste_transfer_never(t, "%s: out of memory", t->name);
-        m->data = grown;
+        text->data = grown;
         m->room = room;
     }
-    memcpy(m->data + m->bytes, data, n);
-    m->bytes += n;
-    return 0;
+    memcpy(text->data + text->bytes, data, n);
+    text->bytes += n;
+    return m->full ? waste_transfer_never(t, "%s: enough", t->name) : 0;
 }
 
-int waste_http_get(struct waste_http *h, const char *url, const char *name, size_t most,
-                   const _Atomic bool *stop, char **out, size_t *bytes, struct waste_error *err)
+static int memory_complete(struct waste_transfer *t)
 {
-    static const struct waste_transfer_ops ops = {.response = memory_response, .body = memory_body};
-    struct memory m = {.data = calloc(1, 1), .room = 1, .most = most};
-    struct waste_transfer t = {.url = url, .name = name, .ops = &ops, .ctx = &m};
-    int rc = m.data != NULL ? 0 : waste_error_set(err, -ENOMEM, "out of memory");
+    const struct memory *m = t->ctx;
 
+    if (m->total == WASTE_SIZE_UNKNOWN || m->text.bytes >= m->most || m->text.bytes == m->total)
+        return 0;
+    return waste_transfer_again(t, "%s: the server ends after %zu bytes", t->name, m->text.bytes);
+}
+
+static int get_memory(struct waste_http *h, struct waste_transfer *t, struct memory *m,
+                      const _Atomic bool *stop, struct waste_http_text *out,
+                      struct waste_error *err)
+{
+    static const struct waste_transfer_ops ops = {
+        .response = memory_response, .body = memory_body, .complete = memory_complete};
+    int rc;
+
+    t->ops = &ops;
+    t->ctx = m;
+    m->room = 1;
+    m->text.data = calloc(1, m->room);
+    rc = m->text.data != NULL ? 0 : waste_error_set(err, -ENOMEM, "out of memory");
     if (rc == 0)
-        waste_http_add(h, &t);
-    while (rc == 0 && t.state < WASTE_TRANSFER_DONE) {
+        waste_http_add(h, t);
+    while (rc == 0 && t->state < WASTE_TRANSFER_DONE) {
         waste_http_step(h, 200);
         if (stop != NULL && atomic_load_explicit(stop, memory_order_relaxed))
             rc = waste_error_set(err, -ECANCELED, "stopped");
     }
-    bool done = t.state == WASTE_TRANSFER_DONE;
-    waste_http_cancel(h, &t);
+    bool done = t->state == WASTE_TRANSFER_DONE || m->full;
+    waste_http_cancel(h, t);
     if (rc == 0 && !done) {
-        *err = t.error;
-        rc = t.status == 404 || t.status == 410 ? -ENOENT : -EIO;
+        *err = t->error;
+        rc = t->status == 404 || t->status == 410 ? -ENOENT : -EIO;
     }
     if (rc == 0) {
-        m.data[m.bytes] = '\0';
-        *out = m.data;
-        *bytes = m.bytes;
+        m->text.data[m->text.bytes] = '\0';
+        *out = m->text;
         return 0;
     }
-    free(m.data);
+    free(m->text.data);
     return rc;
+}
+
+int waste_http_get(struct waste_http *h, const char *url, const char *name, size_t most,
+                   const _Atomic bool *stop, struct waste_http_text *out, struct waste_error *err)
+{
+    struct memory m = {.most = most, .total = WASTE_SIZE_UNKNOWN};
+    struct waste_transfer t = {.url = url, .name = name};
+
+    return get_memory(h, &t, &m, stop, out, err);
+}
+
+int waste_http_get_first(struct waste_http *h, const char *url, const char *name, size_t bytes,
+                         uint64_t total, const _Atomic bool *stop, struct waste_http_text *out,
+                         struct waste_error *err)
+{
+    struct memory m = {.most = bytes, .total = total};
+    struct waste_transfer t = {.url = url, .name = name, .most = bytes};
+
+    return get_memory(h, &t, &m, stop, out, err);
 }

@@ -68,6 +68,7 @@ struct waste_transfer {
     const char *url, *name; /* the name is for messages */
     bool head;              /* HEAD, not GET */
     bool size_known;        /* complete() can tell whether all came; else the server must */
+    uint64_t most;          /* only so many bytes are wanted; 0: all */
     const struct waste_transfer_ops *ops;
     void *ctx;
 
@@ -109,9 +110,22 @@ uint32_t waste_http_step(struct waste_http *h, int timeout_ms);
 /* Ends a step early; any thread. */
 void waste_http_wake(struct waste_http *h);
 
-/* One small resource into memory. 0 with *out (malloc'd, a NUL behind it), -ENOENT (404 or 410,
- * with err too), -ECANCELED (*stop became true) or -EIO with err. */
+/* A resource in memory. */
+struct waste_http_text {
+    char *data; /* malloc'd, a NUL behind it */
+    size_t bytes;
+    uint64_t total; /* bytes that the resource has; or WASTE_SIZE_UNKNOWN */
+};
+
+/* All of a small resource. 0, -ENOENT (404 or 410, with err too), -ECANCELED (*stop became true; it
+ * may be NULL) or -EIO with err. */
 int waste_http_get(struct waste_http *h, const char *url, const char *name, size_t most,
-                   const _Atomic bool *stop, char **out, size_t *bytes, struct waste_error *err);
+                   const _Atomic bool *stop, struct waste_http_text *out, struct waste_error *err);
+
+/* Its first `bytes` bytes, or all if it has fewer; it has `total`, or WASTE_SIZE_UNKNOWN. A server
+ * without ranges is cut short. */
+int waste_http_get_first(struct waste_http *h, const char *url, const char *name, size_t bytes,
+                         uint64_t total, const _Atomic bool *stop, struct waste_http_text *out,
+                         struct waste_error *err);
 
 #endif

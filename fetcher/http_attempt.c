@@ -170,6 +170,16 @@ static size_t on_header(char *data, size_t size, size_t n, void *user)
 
 /* ---- body ---- */
 
+/* What captive portals and tired servers send in place of anything. */
+static bool is_page(const struct waste_response *r, const char *name)
+{
+    size_t n = strlen(name);
+
+    return strncasecmp(r->type, "text/html", 9) == 0 &&
+           !(n > 4 &&
+             (strcasecmp(name + n - 4, ".htm") == 0 || strcasecmp(name + n - 4, "html") == 0));
+}
+
 static int accept_response(struct waste_attempt *a)
 {
     struct waste_transfer *t = a->t;
@@ -181,7 +191,9 @@ static int accept_response(struct waste_attempt *a)
         return waste_transfer_never(
             t, "%s: the server sends it encoded (%s), though it was asked for as it is", t->name,
             a->r.encoding);
-    if (a->r.status == 206 && t->offset == 0)
+    if (is_page(&a->r, t->name))
+        return waste_transfer_again(t, "%s: the server sends a page of HTML in its place", t->name);
+    if (a->r.status == 206 && t->offset == 0 && t->most == 0)
         return waste_transfer_again(t, "%s: the server sends a part, the whole was asked for",
                                     t->name);
     if (a->r.status == 206 && a->r.range_first == WASTE_SIZE_UNKNOWN)
@@ -273,7 +285,7 @@ static void set_protocols(CURL *e)
 static int set_up(struct waste_attempt *a, const struct waste_http_options *o)
 {
     CURL *e = a->easy;
-    char range[32];
+    char range[48];
 
     if (make_headers(a, o) != 0)
         return -1;
@@ -296,10 +308,12 @@ static int set_up(struct waste_attempt *a, const struct waste_http_options *o)
     curl_easy_setopt(e, CURLOPT_WRITEDATA, a);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, a->text);
     curl_easy_setopt(e, CURLOPT_PRIVATE, a);
-    if (a->t->offset > 0) {
+    if (a->t->most > 0)
+        snprintf(range, sizeof(range), "0-%llu", (unsigned long long)a->t->most - 1);
+    else
         snprintf(range, sizeof(range), "%llu-", (unsigned long long)a->t->offset);
+    if (a->t->most > 0 || a->t->offset > 0)
         curl_easy_setopt(e, CURLOPT_RANGE, range);
-    }
     reset_response(&a->r);
     a->header_bytes = a->discarded = 0;
     a->accepted = false;

@@ -45,7 +45,7 @@ static int check_token(const char *token, struct waste_error *err)
     return strlen(token) <= 1024 ? 0 : waste_error_set(err, -EINVAL, "HF_TOKEN is too long");
 }
 
-static int start_engine(struct waste_mirror *m, struct waste_error *err)
+struct waste_http *waste_mirror_engine(const struct waste_mirror *m, struct waste_error *err)
 {
     const char *token = getenv("HF_TOKEN"), *hub = waste_address_hub();
     struct waste_http_options o = {.jobs = m->s.jobs,
@@ -54,14 +54,13 @@ static int start_engine(struct waste_mirror *m, struct waste_error *err)
 
     if (token != NULL && *token != '\0') {
         if (check_token(token, err) != 0)
-            return -EINVAL;
+            return NULL;
         if (waste_address_is_private(hub)) {
             o.token = token;
             o.token_url = hub;
         }
     }
-    m->http = waste_http_create(&o, err);
-    return m->http != NULL ? 0 : -ENOMEM;
+    return waste_http_create(&o, err);
 }
 
 /* ---- the catalog ---- */
@@ -145,6 +144,8 @@ static int complete_sizes(struct waste_mirror *m, struct waste_error *err)
 int waste_mirror_open(struct waste_mirror *m, const struct waste_mirror_setup *s,
                       struct waste_error *err)
 {
+    static const struct waste_strings none;
+
     *m = (struct waste_mirror){.s = *s, .dir = -1};
     int rc = waste_address_parse(s->source, &m->address, err);
 
@@ -153,13 +154,16 @@ int waste_mirror_open(struct waste_mirror *m, const struct waste_mirror_setup *s
     if (rc == 0 && s->revision != NULL)
         rc = check_revision(s->revision, err);
     if (rc == 0)
-        rc = start_engine(m, err);
+        m->http = waste_mirror_engine(m, err);
+    if (rc == 0 && m->http == NULL)
+        rc = -EINVAL;
     if (rc == 0)
         rc = open_directory(m, err);
     if (rc == 0)
         rc = load_or_list(m, err);
     if (rc == 0)
-        rc = waste_repo_select(&m->catalog, s->include, s->exclude, err);
+        rc = waste_repo_select(&m->catalog, s->include != NULL ? s->include : &none,
+                               s->exclude != NULL ? s->exclude : &none, err);
     if (rc == 0)
         rc = complete_sizes(m, err);
     if (rc == 0)
@@ -167,6 +171,16 @@ int waste_mirror_open(struct waste_mirror *m, const struct waste_mirror_setup *s
     if (rc != 0)
         waste_mirror_close(m);
     return rc;
+}
+
+int waste_mirror_make(struct waste_mirror *m, struct waste_error *err)
+{
+    int rc = 0;
+
+    m->s.make = true;
+    if (m->dir < 0)
+        rc = open_directory(m, err);
+    return rc == 0 ? waste_mirror_save(m, err) : rc;
 }
 
 void waste_mirror_close(struct waste_mirror *m)

@@ -15,9 +15,9 @@
 #include "options/options.h"
 
 struct waste_mirror_setup {
-    const char *source, *path; /* SRC, DEST */
-    const char *revision;      /* NULL: as recorded, else main */
-    const struct waste_strings *include, *exclude;
+    const char *source, *path;                     /* SRC, DEST */
+    const char *revision;                          /* NULL: as recorded, else main */
+    const struct waste_strings *include, *exclude; /* NULL: none */
     uint32_t jobs, retries, stall_seconds;
     double retry_wait;
     bool make;      /* the directory, if there is none */
@@ -43,6 +43,13 @@ struct waste_mirror {
 int waste_mirror_open(struct waste_mirror *m, const struct waste_mirror_setup *s,
                       struct waste_error *err);
 void waste_mirror_close(struct waste_mirror *m);
+
+/* Makes the directory after all, if it was not to be made; the catalog is saved. 0 or -errno with
+ * err. */
+int waste_mirror_make(struct waste_mirror *m, struct waste_error *err);
+
+/* Another engine like the mirror's, for another thread; NULL with err. */
+struct waste_http *waste_mirror_engine(const struct waste_mirror *m, struct waste_error *err);
 
 /*
  * What is in the directory counts: files that are gone or of another size are no longer done, and

@@ -10,18 +10,19 @@
 
 static const struct waste_option option_table[] = {
     {"--revision", "NAME", "branch, tag or commit of a hub; default: as recorded, at first main",
-     WASTE_OPT_STRING, FIELD(revision), 0, 0, BIT(GET)},
+     WASTE_OPT_STRING, FIELD(revision), 0, 0, BIT(GET) | BIT(CONVERT)},
     {"--include", "GLOB", "only files that match; may be given again", WASTE_OPT_STRINGS,
      FIELD(include), 0, 0, BIT(GET)},
     {"--exclude", "GLOB", "no files that match; may be given again", WASTE_OPT_STRINGS,
      FIELD(exclude), 0, 0, BIT(GET)},
-    {"--jobs", "N", "files at once; default 8", WASTE_OPT_U32, FIELD(jobs), 1, 64, BIT(GET)},
+    {"--jobs", "N", "files at once; default 8", WASTE_OPT_U32, FIELD(jobs), 1, 64,
+     BIT(GET) | BIT(CONVERT)},
     {"--retries", "N", "failures in a row that a file may have; default 8", WASTE_OPT_U32,
-     FIELD(retries), 0, 1000, BIT(GET)},
+     FIELD(retries), 0, 1000, BIT(GET) | BIT(CONVERT)},
     {"--retry-wait", "F", "seconds before the second attempt, doubling up to 60; default 1",
-     WASTE_OPT_FLOAT, FIELD(retry_wait), 0, 60, BIT(GET)},
+     WASTE_OPT_FLOAT, FIELD(retry_wait), 0, 60, BIT(GET) | BIT(CONVERT)},
     {"--stall", "N", "seconds below 1 KiB/s after which a connection is given up; default 30",
-     WASTE_OPT_U32, FIELD(stall_seconds), 1, 3600, BIT(GET)},
+     WASTE_OPT_U32, FIELD(stall_seconds), 1, 3600, BIT(GET) | BIT(CONVERT)},
     {"--dry-run", NULL, "what would be fetched, and nothing else", WASTE_OPT_FLAG, FIELD(dry_run),
      0, 0, BIT(GET)},
     {"--check", NULL, "read what is there and compare, fetch nothing", WASTE_OPT_FLAG, FIELD(check),
@@ -114,14 +115,19 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
          "  waste-fetch get https://example.org/models/some/ some --exclude '*.md'\n"
          "  waste-fetch get moonshotai/Kimi-K3 k3 --check\n"},
     [WASTE_FETCH_CONVERT] =
-        {"Makes a container in the new directory OUT of a release in the directory SRC: shards in\n"
-         "safetensors (bf16, f16, f32, MXFP4 pairs), config.json, tokenizer files. It goes layer "
-         "by\n"
-         "layer; the same command again goes on where a broken run ended. Until all layers are\n"
-         "there the manifest says that the container is partial. What is in the container depends\n"
-         "on SRC, the formats and the effort, not on the machine, the threads or interruptions.\n",
+        {"Makes a container in the new directory OUT of a release: shards in safetensors (bf16,\n"
+         "f16, f32, MXFP4 pairs), config.json, tokenizer files. SRC is a directory, or as get "
+         "takes\n"
+         "it: then shards come to OUT/.staging when they are needed and go when they are used up,\n"
+         "so that room is needed for the container and a few shards. It goes layer by layer; the\n"
+         "same command again goes on where a broken run ended, at the same commit. Until all "
+         "layers\n"
+         "are there the manifest says that the container is partial. What is in the container\n"
+         "depends on SRC, the formats and the effort, not on the machine, the threads or\n"
+         "interruptions.\n",
          "  waste-fetch convert Kimi-Linear-48B kimi-linear.waste\n"
          "  waste-fetch convert --reclaim on --effort 2 Kimi-K3 kimi-k3.waste\n"
+         "  waste-fetch convert moonshotai/Kimi-K3 kimi-k3.waste\n"
          "  waste-fetch convert --layers 24-46 Kimi-K3 part2.waste\n"},
     [WASTE_FETCH_SYNTH] =
         {"Writes a container with random centred weights to the new directory OUT, or a release\n"

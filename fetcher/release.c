@@ -17,6 +17,8 @@ enum { RAW_BYTES = WASTE_RELEASE_OTHER + 1, RAW_F4, TAKEN };
 
 void waste_release_close(struct waste_release *r)
 {
+    if (r->ops && r->ops->close)
+        r->ops->close(r);
     for (uint32_t i = 0; i < r->tensors; i++)
         free(r->tensor[i].name);
     free(r->tensor);
@@ -27,8 +29,6 @@ void waste_release_close(struct waste_release *r)
     }
     free(r->shard);
     free(r->path);
-    if (r->ops && r->ops->close)
-        r->ops->close(r);
     memset(r, 0, sizeof(*r));
 }
 
@@ -301,6 +301,40 @@ int waste_release_want(struct waste_release *r, uint32_t shard)
         return 0;
     s->fd = r->ops->want(r, shard);
     return s->fd >= 0 ? 0 : -1;
+}
+
+void waste_release_hint(struct waste_release *r, uint32_t shard)
+{
+    if (r->ops->hint && r->shard[shard].fd < 0)
+        r->ops->hint(r, shard);
+}
+
+char *waste_release_headers(struct waste_release *r)
+{
+    return r->ops->headers(r);
+}
+
+int waste_release_keep_header(json_t *kept, const char *name, uint64_t file_bytes, const char *json,
+                              size_t json_bytes)
+{
+    json_t *one =
+        json_pack("{s:I, s:s%}", "bytes", (json_int_t)file_bytes, "header", json, json_bytes);
+    return one && !json_object_set_new(kept, name, one)
+               ? 0
+               : waste_fetch_fail("%s: its header cannot be kept", name);
+}
+
+int waste_release_add_kept(struct waste_release *r, const char *name, const json_t *kept)
+{
+    const json_t *one = json_object_get(kept, name), *text = json_object_get(one, "header");
+    uint64_t bytes = (uint64_t)json_integer_value(json_object_get(one, "bytes"));
+    if (!json_is_string(text))
+        return -ENOENT;
+    int rc =
+        waste_release_add_shard(r, name, bytes, json_string_value(text), json_string_length(text));
+    if (rc == 0)
+        r->shard[r->shards - 1].gone = true;
+    return rc;
 }
 
 int waste_release_done(struct waste_release *r, uint32_t shard)

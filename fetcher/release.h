@@ -9,6 +9,7 @@
 #ifndef WASTE_FETCHER_RELEASE_H
 #define WASTE_FETCHER_RELEASE_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,6 +43,7 @@ struct waste_release_shard {
     char *name;
     uint64_t bytes;
     int fd;    /* -1: not wanted now */
+    bool here; /* wanting it takes no time */
     bool gone; /* deleted, its header was kept */
     bool over; /* the caller's: nothing more is to be read from it */
 };
@@ -50,11 +52,15 @@ struct waste_release;
 struct waste_release_ops {
     /* Makes a shard readable, however long that takes; a descriptor, which the release closes. */
     int (*want)(struct waste_release *r, uint32_t shard);
+    /* The shard will be wanted soon. May be NULL. */
+    void (*hint)(struct waste_release *r, uint32_t shard);
     /* All that was to be read from it is safely published. 0 or -1. May be NULL. */
     int (*done)(struct waste_release *r, uint32_t shard);
     /* A whole small file, NUL behind it. 0, -ENOENT without a word, or -1. */
     int (*small)(struct waste_release *r, const char *name, size_t limit, char **out,
                  size_t *bytes);
+    /* As waste_release_headers. */
+    char *(*headers)(struct waste_release *r);
     void (*close)(struct waste_release *r); /* frees state; may be NULL */
 };
 
@@ -65,6 +71,8 @@ struct waste_release {
     struct waste_release_shard *shard;
     uint32_t shards;
     bool reclaim;                        /* local: what is done with is deleted */
+    bool copies;                         /* shards are copies, fetched for this run */
+    bool used_up;                        /* the caller's: no other run will need it */
     struct waste_release_tensor *tensor; /* sorted by name once the list is finished */
     uint32_t tensors, tensor_room;
 };
@@ -72,6 +80,23 @@ struct waste_release {
 /* A directory. `cached` are headers of shards that may be gone (waste_release_headers), or NULL. */
 int waste_release_open_local(struct waste_release *r, const char *path, const char *cached);
 void waste_release_close(struct waste_release *r);
+
+/* A hub's OWNER/NAME or a URL, see fetcher/release_remote.c. */
+struct waste_release_remote {
+    const char *source, *revision;
+    const char *out; /* shards are staged in its directory .staging, which is made when one is */
+    uint32_t jobs, retries, stall_seconds;
+    double retry_wait;
+    bool quiet;
+};
+int waste_release_open_remote(struct waste_release *r, const struct waste_release_remote *s,
+                              const char *cached);
+
+/* For backends, headers that are kept: to and from a JSON object, by the shards' names. 0, -ENOENT
+ * without a word (it is not kept), or -1. */
+int waste_release_keep_header(json_t *kept, const char *name, uint64_t file_bytes, const char *json,
+                              size_t json_bytes);
+int waste_release_add_kept(struct waste_release *r, const char *name, const json_t *kept);
 
 /* For backends: the next shard, with its whole header (8 bytes not included). */
 int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
@@ -94,6 +119,7 @@ uint64_t waste_release_rows(const struct waste_release_tensor *t);
 uint32_t waste_release_cols(const struct waste_release_tensor *t);
 
 int waste_release_want(struct waste_release *r, uint32_t shard);
+void waste_release_hint(struct waste_release *r, uint32_t shard);
 int waste_release_done(struct waste_release *r, uint32_t shard);
 
 /*
@@ -105,7 +131,7 @@ int waste_release_read(const struct waste_release *r, const struct waste_release
 
 /* All headers as JSON text for waste_release_open_local, to be freed; NULL without memory or if
  * they cannot be read. */
-char *waste_release_headers(const struct waste_release *r);
+char *waste_release_headers(struct waste_release *r);
 
 /* Tells releases apart: names, types, shapes and places of all tensors. */
 uint64_t waste_release_fingerprint(const struct waste_release *r);

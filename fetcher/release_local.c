@@ -70,8 +70,6 @@ static int small(struct waste_release *r, const char *name, size_t limit, char *
     return rc < 0 ? waste_fetch_fail("%s", err.text) : 0;
 }
 
-static const struct waste_release_ops local = {.want = want, .done = done, .small = small};
-
 /* The header of an open shard. 0 with malloc'd JSON. */
 static int read_header(const struct waste_release *r, const char *name, int fd, uint64_t bytes,
                        char **json, size_t *json_bytes)
@@ -103,20 +101,6 @@ static int read_header(const struct waste_release *r, const char *name, int fd, 
     return 0;
 }
 
-/* The shard from what was kept of it. 0, or -ENOENT without a word. */
-static int add_cached(struct waste_release *r, const char *name, const json_t *cached)
-{
-    const json_t *c = json_object_get(cached, name), *text = json_object_get(c, "header");
-    if (!json_is_string(text))
-        return -ENOENT;
-    int rc =
-        waste_release_add_shard(r, name, (uint64_t)json_integer_value(json_object_get(c, "bytes")),
-                                json_string_value(text), json_string_length(text));
-    if (rc == 0)
-        r->shard[r->shards - 1].gone = true;
-    return rc;
-}
-
 /* 0, -1, or -ENOENT without a word. */
 static int add_shard(struct waste_release *r, const char *name, const json_t *cached)
 {
@@ -125,13 +109,15 @@ static int add_shard(struct waste_release *r, const char *name, const json_t *ca
     size_t json_bytes = 0;
     int fd = open_shard(r, name, &bytes);
     if (fd == -ENOENT)
-        return add_cached(r, name, cached);
+        return waste_release_add_kept(r, name, cached);
     if (fd < 0)
         return waste_fetch_fail("cannot open %s/%s: %s", r->path, name, strerror(-fd));
     int rc = read_header(r, name, fd, bytes, &json, &json_bytes);
     close(fd);
     if (rc == 0)
         rc = waste_release_add_shard(r, name, bytes, json, json_bytes);
+    if (rc == 0)
+        r->shard[r->shards - 1].here = true;
     free(json);
     return rc;
 }
@@ -160,6 +146,34 @@ static int add_shards(struct waste_release *r, char *const *names, uint32_t coun
     return 0;
 }
 
+static char *headers(struct waste_release *r)
+{
+    json_t *all = json_object();
+    char *text = NULL, *header;
+    for (uint32_t i = 0; i < r->shards; i++) {
+        uint64_t bytes = 0;
+        size_t n;
+        int fd = open_shard(r, r->shard[i].name, &bytes);
+        if (fd < 0 || read_header(r, r->shard[i].name, fd, bytes, &header, &n)) {
+            if (fd >= 0)
+                close(fd);
+            goto out;
+        }
+        close(fd);
+        int rc = waste_release_keep_header(all, r->shard[i].name, bytes, header, n);
+        free(header);
+        if (rc)
+            goto out;
+    }
+    text = json_dumps(all, JSON_COMPACT);
+out:
+    json_decref(all);
+    return text;
+}
+
+static const struct waste_release_ops local = {
+    .want = want, .done = done, .small = small, .headers = headers};
+
 int waste_release_open_local(struct waste_release *r, const char *path, const char *cached)
 {
     char *index = NULL, *one = (char *)single, **names = NULL;
@@ -186,29 +200,4 @@ int waste_release_open_local(struct waste_release *r, const char *path, const ch
     if (rc)
         waste_release_close(r);
     return rc;
-}
-
-char *waste_release_headers(const struct waste_release *r)
-{
-    json_t *all = json_object();
-    char *text = NULL, *header;
-    for (uint32_t i = 0; i < r->shards; i++) {
-        uint64_t bytes = 0;
-        size_t n;
-        int fd = open_shard(r, r->shard[i].name, &bytes);
-        if (fd < 0 || read_header(r, r->shard[i].name, fd, bytes, &header, &n)) {
-            if (fd >= 0)
-                close(fd);
-            goto out;
-        }
-        close(fd);
-        json_object_set_new(
-            all, r->shard[i].name,
-            json_pack("{s:I, s:s%}", "bytes", (json_int_t)bytes, "header", header, n));
-        free(header);
-    }
-    text = json_dumps(all, JSON_COMPACT);
-out:
-    json_decref(all);
-    return text;
 }

@@ -41,11 +41,11 @@ static int no_memory(struct waste_error *err)
 
 /* A file of the checkpoint into memory; -ENOENT if there is none. */
 static int get_file(const struct waste_repo *r, const struct waste_catalog *l, const char *name,
-                    size_t most, char **text, size_t *bytes, struct waste_error *err)
+                    size_t most, struct waste_http_text *text, struct waste_error *err)
 {
     char *url = waste_address_file(r->address, l->revision, name);
-    int rc = url == NULL ? no_memory(err)
-                         : waste_http_get(r->http, url, name, most, r->stop, text, bytes, err);
+    int rc =
+        url == NULL ? no_memory(err) : waste_http_get(r->http, url, name, most, r->stop, text, err);
 
     free(url);
     return rc;
@@ -55,14 +55,13 @@ static int get_file(const struct waste_repo *r, const struct waste_catalog *l, c
 static int take_index(const struct waste_repo *r, struct waste_catalog *l, bool add,
                       struct waste_error *err)
 {
-    char *text;
-    size_t bytes;
-    int rc = get_file(r, l, WASTE_INDEX_NAME, WASTE_INDEX_BYTES, &text, &bytes, err);
+    struct waste_http_text text;
+    int rc = get_file(r, l, WASTE_INDEX_NAME, WASTE_INDEX_BYTES, &text, err);
 
     if (rc != 0)
         return rc == -ENOENT ? 1 : rc;
-    rc = waste_listing_parse_index(text, bytes, add, l, err);
-    free(text);
+    rc = waste_listing_parse_index(text.data, text.bytes, add, l, err);
+    free(text.data);
     return rc;
 }
 
@@ -84,16 +83,16 @@ static int take_listed_shards(const struct waste_repo *r, struct waste_catalog *
 static int list_hub(const struct waste_repo *r, struct waste_catalog *l, struct waste_error *err)
 {
     const char *asked = r->revision != NULL ? r->revision : DEFAULT_REVISION;
-    char *url = waste_address_listing(r->address, asked), *text = NULL;
-    size_t bytes;
+    char *url = waste_address_listing(r->address, asked);
+    struct waste_http_text text = {.data = NULL};
     int rc = url == NULL ? no_memory(err)
                          : waste_http_get(r->http, url, r->address->source, WASTE_LISTING_BYTES,
-                                          r->stop, &text, &bytes, err);
+                                          r->stop, &text, err);
 
     free(url);
     if (rc == 0)
-        rc = waste_listing_parse_hub(text, bytes, l, err);
-    free(text);
+        rc = waste_listing_parse_hub(text.data, text.bytes, l, err);
+    free(text.data);
     return rc == 0 ? take_listed_shards(r, l, err) : rc;
 }
 
@@ -131,16 +130,15 @@ static int list_by_index(const struct waste_repo *r, struct waste_catalog *l,
 
 static int list_url(const struct waste_repo *r, struct waste_catalog *l, struct waste_error *err)
 {
-    char *text;
-    size_t bytes;
-    int rc = get_file(r, l, WASTE_SUMS_NAME, WASTE_LISTING_BYTES, &text, &bytes, err);
+    struct waste_http_text text;
+    int rc = get_file(r, l, WASTE_SUMS_NAME, WASTE_LISTING_BYTES, &text, err);
 
     if (rc == -ENOENT)
         return list_by_index(r, l, err);
     if (rc != 0)
         return rc;
-    rc = waste_listing_parse_sums(text, bytes, l, err);
-    free(text);
+    rc = waste_listing_parse_sums(text.data, text.bytes, l, err);
+    free(text.data);
     return rc == 0 ? take_listed_shards(r, l, err) : rc;
 }
 

@@ -25,6 +25,21 @@ static int wrong(const struct waste_file *f, const char *kind, const char *is, c
     return waste_error_set(err, -EBADMSG, "%s: %s is %s, should be %s", f->name, kind, is, should);
 }
 
+static int compare(const struct waste_digest *d, const struct waste_file *f,
+                   struct waste_error *err)
+{
+    if (f->size != WASTE_SIZE_UNKNOWN && d->bytes != f->size)
+        return waste_error_set(err, -EBADMSG, "%s: has %llu bytes, should have %llu", f->name,
+                               (unsigned long long)d->bytes, (unsigned long long)f->size);
+    if (f->sha256[0] != '\0' && strcmp(d->sha256, f->sha256) != 0)
+        return wrong(f, "sha256", d->sha256, f->sha256, err);
+    if (f->git_id[0] != '\0' && strcmp(d->git_id, f->git_id) != 0)
+        return wrong(f, "the git id", d->git_id, f->git_id, err);
+    if (f->actual[0] != '\0' && strcmp(d->sha256, f->actual) != 0)
+        return wrong(f, "sha256", d->sha256, f->actual, err);
+    return 0;
+}
+
 int waste_verdict(int fd, const struct waste_file *f, const _Atomic bool *stop,
                   struct waste_digest *out, struct waste_error *err)
 {
@@ -34,20 +49,23 @@ int waste_verdict(int fd, const struct waste_file *f, const _Atomic bool *stop,
 
     if (rc != 0)
         return waste_error_set(err, rc, "%s: cannot be read: %s", f->name, strerror(-rc));
-    if (f->size != WASTE_SIZE_UNKNOWN && d.bytes != f->size)
-        return waste_error_set(err, -EBADMSG, "%s: has %llu bytes, should have %llu", f->name,
-                               (unsigned long long)d.bytes, (unsigned long long)f->size);
-    if (f->sha256[0] != '\0' && strcmp(d.sha256, f->sha256) != 0)
-        return wrong(f, "sha256", d.sha256, f->sha256, err);
-    if (f->git_id[0] != '\0' && strcmp(d.git_id, f->git_id) != 0)
-        return wrong(f, "the git id", d.git_id, f->git_id, err);
-    if (f->actual[0] != '\0' && strcmp(d.sha256, f->actual) != 0)
-        return wrong(f, "sha256", d.sha256, f->actual, err);
+    rc = compare(&d, f, err);
+    if (rc != 0)
+        return rc;
     fault = waste_verdict_is_sure(f) ? NULL : waste_content_fault(fd, f->name, d.bytes);
     if (fault != NULL)
         return waste_error_set(err, -EBADMSG, "%s: what the server sends %s", f->name, fault);
     *out = d;
     return 0;
+}
+
+int waste_verdict_bytes(const void *data, size_t bytes, const struct waste_file *f,
+                        struct waste_error *err)
+{
+    struct waste_digest d;
+    int rc = waste_digest_bytes(data, bytes, f->git_id[0] != '\0', &d);
+
+    return rc == 0 ? compare(&d, f, err) : waste_error_set(err, rc, "out of memory");
 }
 
 struct look {

@@ -16,6 +16,10 @@
 int waste_verdict(int fd, const struct waste_file *f, const _Atomic bool *stop,
                   struct waste_digest *out, struct waste_error *err);
 
+/* The same of bytes in memory. */
+int waste_verdict_bytes(const void *data, size_t bytes, const struct waste_file *f,
+                        struct waste_error *err);
+
 /* There is a digest to compare with: a verdict of 0 means that every byte is right. */
 bool waste_verdict_is_sure(const struct waste_file *f);
 
