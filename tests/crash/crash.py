@@ -86,6 +86,12 @@ def segments_left(pids):
     return found
 
 
+def last_counter():
+    """The row that ends what a chat's /stats says."""
+    with open(os.path.join(waste.ROOT, "shm", "control.h")) as f:
+        return re.findall(r'X\(\w+, "(\w+)", "\w+",', f.read())[-1].encode()
+
+
 class Chat:
     """A waste-run chat that is asked one thing after the other; between answers the pipeline is at rest."""
 
@@ -95,7 +101,7 @@ class Chat:
              *map(str, options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=dict(os.environ, **(env or {})), preexec_fn=limit)
         self.pid = self.p.pid
-        self.errors = []
+        self.errors, self.last = [], last_counter()
         self.drain = threading.Thread(target=lambda: self.errors.extend(self.p.stderr), daemon=True)
         self.drain.start()
         self.watchdog = threading.Timer(lifetime, self.p.kill)
@@ -114,7 +120,7 @@ class Chat:
             if not line:
                 raise AssertionError("the chat ended: exit %s\n%s\n%s" % (self.p.wait(), b"".join(lines), b"".join(self.errors)))
             lines.append(line)
-            if line.split()[:1] == [b"predictions"]:  # the last of the counters
+            if line.split()[:1] == [self.last]:
                 text = b"".join(lines)
                 return text[:text.rindex(b"\nturns ") + 1] if b"\nturns " in text else b""
 

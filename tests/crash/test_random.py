@@ -162,7 +162,7 @@ class Random(crash.Test):
                 process.communicate()
 
     def test_hangs_are_healed(self):
-        type(self).long = self.ok(waste.waste_run(*self.arguments(LONG_TOKENS))).json()["ids"]
+        type(self).long = self.ok(waste.waste_run(*self.arguments(LONG_TOKENS), limit=10 * waste.LIMIT)).json()["ids"]
         self.goal, self.slowest = HANGS, 0
         (hangs, _), found = self.work(self.one_hang)
         print("%d hangs, the slowest was healed after %.2f s" % (hangs, self.slowest), file=sys.stderr)
