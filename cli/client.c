@@ -199,7 +199,8 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
 
     *out = (struct waste_outcome){.prompt_tokens = spec->count, .reused = c->restore_position};
     uint64_t tokens = (uint64_t)spec->count + spec->ahead;
-    if (c->known + tokens == 0 || tokens >= c->p->options.ctx - c->known)
+    /* one position is for what is generated */
+    if (c->known + tokens == 0 || tokens + (spec->max_tokens > 0) > c->p->options.ctx - c->known)
         return waste_error_set(err, 2,
                                "%" PRIu64 " tokens do not fit: the context holds %u, %u are taken",
                                tokens, c->p->options.ctx, c->known);
@@ -218,12 +219,16 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
         deliver(c, spec, &f, out, &first);
         if (over)
             break;
+        if (c->progress != NULL && out->tokens == 0)
+            waste_prefill_line_show(c->progress, &c->p->shm, spec->count, spec->ahead);
         if (is_cancelled(c) || f.stopped) {
             atomic_store_explicit(&session->request.cancel, 1, memory_order_release);
             waste_pipeline_ring(c->p, WASTE_STAGE_COMPUTE);
         }
         waste_bell_wait(&control->client_bell, bell, LOOK_NS, 0);
     }
+    if (c->progress != NULL && (spec->ahead == 0 || session->reply.status != WASTE_REPLY_LENGTH))
+        waste_prefill_line_end(c->progress);
     double end = (double)waste_now_ns() / 1e9;
     bool computed = out->tokens > out->resumed;
     out->prefill_seconds = (computed ? first : end) - start;

@@ -8,6 +8,7 @@
 #define WASTE_CLI_CLIENT_H
 
 #include "cli/pipeline.h"
+#include "cli/prefill.h"
 #include "cli/supervisor.h"
 
 struct waste_sampling {
@@ -25,6 +26,7 @@ struct waste_client {
     bool (*cancelled)(void *arg);
     void *cancelled_arg;
 
+    struct waste_prefill_line *progress; /* of prompts that take a while; NULL: none is wanted */
     struct waste_autosave *autosave; /* is told of requests; may be NULL */
 
     uint32_t known;                          /* tokens in the log */

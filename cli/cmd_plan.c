@@ -13,6 +13,14 @@ static void row(const char *name, uint64_t bytes, const char *note)
     printf("  %-12s %12s  %s\n", name, waste_units_format_size(bytes, size, sizeof(size)), note);
 }
 
+static const char *stage_note(const struct waste_plan *p, int stage, char *note, size_t bytes)
+{
+    if (stage != WASTE_STAGE_COMPUTE || p->chunk < 2)
+        return "its own memory";
+    snprintf(note, bytes, "its own memory; prompts in chunks of %u tokens", p->chunk);
+    return note;
+}
+
 static void print_table(const struct waste_engine *e, uint32_t ctx)
 {
     const struct waste_plan *p = &e->plan;
@@ -25,7 +33,7 @@ static void print_table(const struct waste_engine *e, uint32_t ctx)
     row("session", p->session_bytes, note);
     for (int i = 0; i < WASTE_STAGE_COUNT; i++)
         if (p->stage_bytes[i] != 0)
-            row(waste_stage_name[i], p->stage_bytes[i], "its own memory");
+            row(waste_stage_name[i], p->stage_bytes[i], stage_note(p, i, note, sizeof(note)));
     row("waste-run", p->own_bytes, "its own memory, tokenizer included");
     snprintf(note, sizeof(note), "%u of %u experts, %.2f working sets of %u", p->slots,
              p->expert_slots, (double)p->slots / p->working_set_slots, p->working_set_slots);
@@ -55,7 +63,7 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
     json_object_set_new(stages, "waste-run", json_integer((json_int_t)p->own_bytes));
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, "
-        "s:I, s:I, s:I, s:I, s:I, s:I}",
+        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
         "control_bytes", (json_int_t)p->control_bytes, "trunk_bytes", (json_int_t)p->trunk_bytes,
         "session_bytes", (json_int_t)p->session_bytes, "cache_bytes", (json_int_t)p->cache_bytes,
         "prefix_bytes", (json_int_t)p->prefix_bytes, "process_bytes", stages, "total_bytes",
@@ -63,7 +71,8 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
         (json_int_t)p->budget_bytes, "allowed_bytes", (json_int_t)p->allowed_bytes, "slots",
         (json_int_t)p->slots, "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
         (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots, "ctx",
-        (json_int_t)ctx, "budget_given", p->budget_given, "threads", (json_int_t)e->threads, "cpus",
+        (json_int_t)ctx, "chunk", (json_int_t)p->chunk, "chunk_bytes", (json_int_t)p->chunk_bytes,
+        "budget_given", p->budget_given, "threads", (json_int_t)e->threads, "cpus",
         (json_int_t)e->topology.cpus, "cores", (json_int_t)e->topology.cores, "second_threads",
         (json_int_t)e->topology.siblings, "efficiency_cores", (json_int_t)e->topology.efficiency,
         "l3_domains", (json_int_t)e->topology.l3_domains, "memory_nodes",

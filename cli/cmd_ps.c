@@ -112,7 +112,12 @@ static void print_rates(const struct waste_view *v)
         printf(", disk %.0f %% of its limit", 100 * r.disk_share);
     if (r.memory_share >= 0)
         printf(", memory %.0f %% of its limit", 100 * r.memory_share);
-    printf("\n\n");
+    putchar('\n');
+    if (v->prefilling)
+        printf("  prompt: %u of %u tokens, %.1f tokens/s, %.0f s left\n",
+               v->prefill.position - v->prefill.begin, v->prefill.end - v->prefill.begin,
+               v->prefill.tok_per_s, v->prefill.seconds_left);
+    putchar('\n');
 }
 
 static void print_counters(const struct waste_view *v)

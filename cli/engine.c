@@ -117,24 +117,34 @@ int waste_engine_fit(const struct waste_engine *e, const uint32_t *ids, size_t c
             2, "option --ctx: %" PRIu64 " is more than the model's %" PRIu64 " positions", ctx,
             most);
     if (ctx == 0) {
-        uint64_t need = count + (uint64_t)generate + 1;
+        uint64_t need = count + (uint64_t)generate;
         ctx = need > WASTE_CTX_DEFAULT ? (need + 255) / 256 * 256 : WASTE_CTX_DEFAULT;
         if (ctx > most)
             ctx = most;
     }
-    if (count >= ctx)
+    uint64_t room = ctx - (generate > 0); /* one position is for what is generated */
+    if (count > room)
         return waste_fail(2,
                           "the prompt has %zu tokens and the context holds %" PRIu64
                           ": at most %" PRIu64 " (--ctx)",
-                          count, ctx, ctx - 1);
+                          count, ctx, room);
     *out_ctx = (uint32_t)ctx;
     return 0;
+}
+
+static uint32_t default_chunk(const struct waste_config *c)
+{
+    uint64_t tokens = c->top_k > 0 ? (uint64_t)WASTE_CHUNK_SHARE * c->experts / c->top_k : 0;
+
+    return tokens < WASTE_CHUNK_LEAST  ? WASTE_CHUNK_LEAST
+           : tokens > WASTE_CHUNK_MOST ? WASTE_CHUNK_MOST
+                                       : (uint32_t)tokens;
 }
 
 static void fill_options(const struct waste_engine *e, uint32_t ctx, struct waste_options *out)
 {
     const struct waste_args *a = e->args;
-    uint32_t chunk = a->chunk > 0 ? a->chunk : WASTE_CHUNK_DEFAULT;
+    uint32_t chunk = a->chunk > 0 ? a->chunk : default_chunk(&e->model->config);
 
     *out = (struct waste_options){
         .io_depth = a->depth,
@@ -361,6 +371,7 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
         return waste_fail(1, "%s", err.text);
     waste_client_init(&e->client, &e->pipeline, e->supervisor);
     e->client.cancelled = ended;
+    e->client.progress = e->args->quiet ? NULL : &e->progress;
     rc = open_prefix(e);
     return rc == 0 ? wait_ready(e) : rc;
 }

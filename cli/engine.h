@@ -12,7 +12,14 @@
 #include "cli/tokenizer.h"
 #include "cli/topology.h"
 
-enum { WASTE_CTX_DEFAULT = 4096, WASTE_CHUNK_DEFAULT = 512 };
+enum {
+    WASTE_CTX_DEFAULT = 4096,
+    /* --chunk: so many that this many of its tokens go to an expert, on average, within limits. By
+     * the model alone, so that what is generated does not depend on memory or threads. */
+    WASTE_CHUNK_SHARE = 32,
+    WASTE_CHUNK_LEAST = 256,
+    WASTE_CHUNK_MOST = 2048,
+};
 
 struct waste_engine {
     const struct waste_args *args;
@@ -28,6 +35,7 @@ struct waste_engine {
     struct waste_pipeline pipeline;
     struct waste_supervisor *supervisor;
     struct waste_client client;
+    struct waste_prefill_line progress;
     struct waste_prefix *prefix; /* --prefix-cache; NULL: off */
     bool has_pipeline;
     char usage_dir[4096], usage_name[32];

@@ -33,7 +33,7 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_SIZE, FIELD(budget_bytes), 1, 0x1p62, PLANNED},
     {"--ctx", "N", "token positions of the conversation; default 4096, or what the prompt needs",
      WASTE_OPT_U32, FIELD(ctx), 1, 0x1p30, PLANNED},
-    {"--chunk", "N", "tokens of a prompt computed together; 1: one by one; default 512",
+    {"--chunk", "N", "tokens of a prompt computed together; 1: one by one; default: by the model, see plan",
      WASTE_OPT_U32, FIELD(chunk), 1, 0x1p30, PLANNED},
     {"-n", "N", "generate at most N tokens; default 512", WASTE_OPT_U32, FIELD(n), 0, 0x1p30,
      GENERATE},

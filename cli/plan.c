@@ -95,36 +95,48 @@ static uint64_t default_budget(struct waste_plan *p, const struct waste_model *m
     return p->floor_bytes;
 }
 
+/* What smaller chunks would save, as an end of a sentence; nothing if there are none. */
+static const char *chunk_hint(const struct waste_plan *p, char *out, size_t bytes)
+{
+    char size[24];
+
+    out[0] = '\0';
+    if (p->chunk > 1)
+        snprintf(out, bytes, "; %s of it are for chunks of %u tokens (--chunk)",
+                 waste_units_format_size(p->chunk_bytes, size, sizeof(size)), p->chunk);
+    return out;
+}
+
 static int refuse_floor(const struct waste_plan *p, uint64_t budget_bytes, struct waste_error *err)
 {
-    char a[24], b[24];
+    char a[24], b[24], hint[80];
 
     return waste_error_set(
         err, -EINVAL,
-        "budget %s is under the floor of this model: --budget %" PRIu64 "K (%s) would do",
+        "budget %s is under the floor of this model: --budget %" PRIu64 "K (%s) would do%s",
         waste_units_format_size(budget_bytes, a, sizeof(a)), (p->floor_bytes + 1023) / 1024,
-        waste_units_format_size(p->floor_bytes, b, sizeof(b)));
+        waste_units_format_size(p->floor_bytes, b, sizeof(b)), chunk_hint(p, hint, sizeof(hint)));
 }
 
 static int check_budget(const struct waste_plan *p, const struct waste_machine_memory *memory,
                         struct waste_error *err)
 {
-    char a[24], b[24];
+    char a[24], b[24], hint[80];
 
     if (p->budget_given && p->budget_bytes < p->floor_bytes)
         return refuse_floor(p, p->budget_bytes, err);
     if (!p->budget_given && p->budget_bytes > p->allowed_bytes)
         return waste_error_set(err, -EINVAL,
                                "not enough memory: this model needs %s, 7/8 of what is free is %s "
-                               "(--budget %" PRIu64 "K tries anyway)",
+                               "(--budget %" PRIu64 "K tries anyway)%s",
                                waste_units_format_size(p->floor_bytes, a, sizeof(a)),
                                waste_units_format_size(p->allowed_bytes, b, sizeof(b)),
-                               (p->floor_bytes + 1023) / 1024);
+                               (p->floor_bytes + 1023) / 1024, chunk_hint(p, hint, sizeof(hint)));
     if (p->total_bytes > memory->limit_bytes)
-        return waste_error_set(err, -EINVAL, "budget %s is over the memory limit of %s set in %s",
+        return waste_error_set(err, -EINVAL, "budget %s is over the memory limit of %s set in %s%s",
                                waste_units_format_size(p->total_bytes, a, sizeof(a)),
                                waste_units_format_size(memory->limit_bytes, b, sizeof(b)),
-                               memory->limit_path);
+                               memory->limit_path, chunk_hint(p, hint, sizeof(hint)));
     return 0;
 }
 
@@ -132,19 +144,26 @@ static int check_budget(const struct waste_plan *p, const struct waste_machine_m
  * cli/README.md. Compute knows its own. */
 enum { READER_BYTES = 2 << 20, ROUTER_BYTES = 3 << 19, OWN_BYTES = 5 << 19, PLANNED_THREADS = 8 };
 
-static uint64_t stage_bytes(const struct waste_plan_input *in, enum waste_stage_id stage)
+static uint64_t compute_bytes(const struct waste_plan_input *in, uint32_t chunk)
 {
-    const struct waste_config *config = &in->model->config;
     struct waste_options options = *in->options;
 
+    options.chunk = chunk;
     /* a few threads more or less do not move the floor */
     if (options.threads < PLANNED_THREADS)
         options.threads = PLANNED_THREADS;
+    return waste_compute_private_bytes(in->model, &options);
+}
+
+static uint64_t stage_bytes(const struct waste_plan_input *in, enum waste_stage_id stage)
+{
+    const struct waste_config *config = &in->model->config;
+
     switch (stage) {
     case WASTE_STAGE_READER:
         return READER_BYTES + (uint64_t)config->layers * config->experts * 8; /* its usage table */
     case WASTE_STAGE_COMPUTE:
-        return waste_compute_private_bytes(in->model, &options);
+        return compute_bytes(in, in->options->chunk);
     case WASTE_STAGE_ROUTER:
         return in->options->lookahead > 0 ? ROUTER_BYTES + (uint64_t)config->hidden * 16 : 0;
     case WASTE_STAGE_COUNT:
@@ -182,6 +201,8 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
 
     for (int s = 0; s < WASTE_STAGE_COUNT; s++)
         p.stage_bytes[s] = stage_bytes(in, (enum waste_stage_id)s);
+    p.chunk = waste_forward_chunk_most(in->options);
+    p.chunk_bytes = p.stage_bytes[WASTE_STAGE_COMPUTE] - compute_bytes(in, 1);
     p.expert_slots = min_u32((uint64_t)layers * model->config.experts, UINT32_MAX);
     p.working_set_slots = min_u32((uint64_t)layers * top_k, p.expert_slots);
     p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);

@@ -28,6 +28,8 @@ struct waste_plan_input {
 struct waste_plan {
     uint64_t control_bytes, trunk_bytes, session_bytes, cache_bytes;
     uint64_t stage_bytes[WASTE_STAGE_COUNT]; /* private memory; 0: not started */
+    uint32_t chunk;       /* tokens of a prompt computed together; 1: one by one */
+    uint64_t chunk_bytes; /* of compute's memory, for that */
     uint64_t own_bytes;
     uint64_t prefix_bytes;  /* for kept states */
     uint64_t floor_bytes;   /* the least budget that works */

@@ -165,6 +165,10 @@ static void put_tokens(struct frame *f, const struct waste_view *v, const struct
     line(f, "tokens    %.2f/s, %s each; prompts %.1f/s; generated %" PRIu64, r->tok_per_s,
          r->step_seconds > 0 ? time_text(r->step_seconds, step) : "-", r->prompt_tok_per_s,
          v->counter[WASTE_C_GENERATED]);
+    if (v->prefilling)
+        line(f, "prompt    %u of %u tokens, %.1f/s, %.0f s left",
+             v->prefill.position - v->prefill.begin, v->prefill.end - v->prefill.begin,
+             v->prefill.tok_per_s, v->prefill.seconds_left);
     for (int i = 0; i < 5; i++)
         percent(r->phase[i], part[i]);
     line(f, "time      experts %s, trunk %s, attention %s; waits: experts %s, rows %s", part[0],

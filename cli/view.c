@@ -107,6 +107,7 @@ void waste_view_take(struct waste_view *v, bool memory)
     look_at_process(&v->own, v->of->pid, memory);
     for (int i = 0; i < WASTE_STAGE_COUNT; i++)
         look_at_stage(&c->stage[i], &v->stage[i], memory);
+    v->prefilling = waste_prefill_look(&v->of->shm, &v->prefill);
     if (memory)
         waste_machine_segments(v->of->pid, v->segment);
 }

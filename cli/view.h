@@ -10,6 +10,7 @@
 
 #include "cli/attach.h"
 #include "cli/machine.h"
+#include "cli/prefill.h"
 
 struct waste_view_process {
     int32_t pid; /* 0: none runs */
@@ -41,6 +42,8 @@ struct waste_view {
     int64_t when_ns;               /* CLOCK_MONOTONIC */
     struct waste_view_process own; /* waste-run */
     struct waste_view_stage stage[WASTE_STAGE_COUNT];
+    bool prefilling; /* a prompt is being consumed: */
+    struct waste_prefill prefill;
     uint64_t segment[WASTE_SEG_COUNT]; /* bytes in memory */
     uint64_t counter[WASTE_COUNTER_COUNT];
     uint64_t memory_bytes_per_s; /* 0: not measured */

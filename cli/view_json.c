@@ -94,6 +94,19 @@ static json_t *counters_json(const struct waste_view *v)
     return object;
 }
 
+/* null: no prompt is being consumed. */
+static json_t *prefill_json(const struct waste_view *v)
+{
+    const struct waste_prefill *p = &v->prefill;
+
+    if (!v->prefilling)
+        return json_null();
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:o}", "begin", (json_int_t)p->begin, "position",
+                     (json_int_t)p->position, "end", (json_int_t)p->end, "seconds", p->seconds,
+                     "tok_per_s", p->tok_per_s, "seconds_left",
+                     p->tok_per_s > 0 ? json_real(p->seconds_left) : json_null());
+}
+
 json_t *waste_view_stats_json(const struct waste_view *v)
 {
     const struct waste_control *c = v->of->shm.control;
@@ -107,6 +120,7 @@ json_t *waste_view_stats_json(const struct waste_view *v)
     json_object_set_new(object, "hit_rate", json_real(r.hit_share >= 0 ? r.hit_share : 0));
     json_object_set_new(object, "tok_per_s", json_real(r.tok_per_s));
     json_object_set_new(object, "prompt_tok_per_s", json_real(r.prompt_tok_per_s));
+    json_object_set_new(object, "prefill", prefill_json(v));
     json_object_set_new(object, "io", json_string(waste_io_view_mode(c)));
     json_object_set_new(object, "drives", drives_json(v));
     json_object_set_new(object, "layers", layers_json(v));

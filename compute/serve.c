@@ -243,6 +243,18 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
     return 0;
 }
 
+/* For people: how far the prompt is, and since when. */
+static void announce_prompt(struct waste_server *s, const struct work *w)
+{
+    struct waste_stage *c = stage(s);
+
+    /* relaxed, all: nobody derives anything from two of them together */
+    atomic_store_explicit(&c->prompt_begin, waste_commit_position(commit_word(s)),
+                          memory_order_relaxed);
+    atomic_store_explicit(&c->prompt_ns, (uint64_t)waste_forward_now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&c->prompt_end, w->prompt_end, memory_order_relaxed);
+}
+
 static void serve_request(struct waste_server *s, struct work *w)
 {
     WASTE_POINT(REQUEST_TAKEN);
@@ -252,6 +264,7 @@ static void serve_request(struct waste_server *s, struct work *w)
         reply(s, w, WASTE_REPLY_ERROR);
         return;
     }
+    announce_prompt(s, w);
     for (;;) {
         uint64_t word = commit_word(s);
         enum waste_reply_status status = ending(s, w, waste_commit_position(word));

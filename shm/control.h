@@ -82,7 +82,11 @@ struct waste_stage {
     _Atomic uint64_t step;   /* compute: token position being computed */
     _Atomic uint32_t layer;  /* layer at work */
     _Atomic uint32_t tokens; /* compute: from `step` on, at work in one go */
-    uint32_t pad1[8];
+    /* compute, of the request at work: where and when its prompt began to be consumed, where it
+     * ends */
+    _Atomic uint64_t prompt_ns;
+    _Atomic uint32_t prompt_begin, prompt_end;
+    uint32_t pad1[4];
 };
 _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache lines");
 
