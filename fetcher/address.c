@@ -1,5 +1,6 @@
 #include "fetcher/address.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
@@ -101,9 +102,11 @@ bool waste_address_is_private(const char *url)
     CURLU *u = parse(url);
     char *scheme = u != NULL ? part(u, CURLUPART_SCHEME, 0) : NULL;
     char *host = u != NULL ? part(u, CURLUPART_HOST, 0) : NULL;
+    struct in_addr v4;
     bool is = scheme != NULL && host != NULL &&
-              (strcmp(scheme, "https") == 0 || strncmp(host, "127.", 4) == 0 ||
-               strcmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0);
+              (strcmp(scheme, "https") == 0 || strcmp(host, "localhost") == 0 ||
+               strcmp(host, "[::1]") == 0 ||
+               (inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127));
 
     curl_free(scheme);
     curl_free(host);

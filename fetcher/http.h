@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "fetcher/catalog.h"
+#include "fetcher/response.h"
 #include "fetcher/retry.h"
 
 struct waste_http;
@@ -25,17 +26,6 @@ struct waste_http_options {
     uint32_t stall_seconds; /* slower than 1 KiB/s for so long is a failure */
     const char *token;      /* NULL: none */
     const char *token_url;  /* the only origin that may see it */
-};
-
-/* What the last response said of itself; sizes that it did not say are WASTE_SIZE_UNKNOWN. */
-struct waste_response {
-    long status;
-    uint64_t length;                         /* of this body */
-    uint64_t range_first, range_last, total; /* Content-Range; `first` unknown: there is none */
-    bool framed;                             /* the end of the body can be told: a length, chunks */
-    char etag[WASTE_VALIDATOR_TEXT], modified[WASTE_VALIDATOR_TEXT];
-    char linked_etag[WASTE_VALIDATOR_TEXT]; /* X-Linked-Etag, of this or a redirecting response */
-    char type[80], encoding[40];
 };
 
 enum waste_transfer_state {
