@@ -29,6 +29,7 @@ struct measured {
     /* the machine's, in this run */
     double memory_bytes_per_s, disk_bytes_per_s, multiply_adds_per_s;
     uint64_t bytes_per_token, prefill_multiply_adds;
+    json_t *steps; /* of --step: what each took; NULL: nobody asks */
 };
 
 /* Where a step's time goes: X(name, counter). The rest is "other". */
@@ -124,6 +125,16 @@ static int measure(struct waste_engine *e, const struct waste_ids *ids, struct m
     return 0;
 }
 
+static json_t *step_json(const struct waste_outcome *o)
+{
+    return json_pack("{s:f, s:f, s:I, s:I, s:I, s:I}", "seconds", o->prefill_seconds,
+                     "wait_seconds", (double)o->counter[WASTE_C_EXPERT_WAIT_NS] * 1e-9,
+                     "bytes_read", (json_int_t)o->counter[WASTE_C_BYTES_READ], "wait_bytes_read",
+                     (json_int_t)o->counter[WASTE_C_EXPERT_WAIT_BYTES], "hits",
+                     (json_int_t)o->counter[WASTE_C_HITS], "misses",
+                     (json_int_t)o->counter[WASTE_C_MISSES]);
+}
+
 /* Given ids, one request each. */
 static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, struct measured *m)
 {
@@ -135,6 +146,8 @@ static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, st
         add(m, &m->decode, &o);
         m->decode.tokens++;
         m->decode.seconds += o.prefill_seconds;
+        if (m->steps != NULL)
+            json_array_append_new(m->steps, step_json(&o));
     }
     return 0;
 }
@@ -323,6 +336,7 @@ int waste_cmd_bench(const struct waste_args *args)
         rc = waste_engine_fit(&e, ids.id, ids.count, args->step ? 0 : args->tokens + 1, &ctx);
     if (rc == 0)
         rc = waste_engine_start(&e, ctx);
+    m.steps = args->step && args->json ? json_array() : NULL;
     if (rc == 0)
         rc = measure_all(&e, &ids, &m);
     if (rc == 0 && args->json) {
@@ -330,6 +344,8 @@ int waste_cmd_bench(const struct waste_args *args)
         if (object != NULL)
             json_object_set_new(object, "router_precision",
                                 waste_io_view_router_json(e.pipeline.shm.control));
+        if (object != NULL && m.steps != NULL)
+            json_object_set(object, "steps", m.steps);
         if (object != NULL && args->timeline)
             json_object_set_new(object, "timeline", waste_timeline_json(e.pipeline.shm.control));
         rc = waste_output_print_json(object);
@@ -339,6 +355,7 @@ int waste_cmd_bench(const struct waste_args *args)
         if (args->timeline && waste_timeline_print(e.pipeline.shm.control) < 0)
             rc = waste_fail(1, "the timeline holds no whole layer");
     }
+    json_decref(m.steps);
     waste_ids_finish(&ids);
     waste_engine_finish(&e);
     return rc;

@@ -331,6 +331,9 @@ static int take_experts(struct waste_forward *f)
 static int wait_for_experts(struct waste_forward *f)
 {
     struct waste_bell *bell = &f->env.shm.control->compute_bell;
+    const _Atomic uint64_t *read = &f->env.shm.control->counter[WASTE_C_BYTES_READ];
+    /* relaxed, here and below: a statistic */
+    uint64_t before = atomic_load_explicit(read, memory_order_relaxed);
     int64_t start = waste_forward_now_ns();
     int err;
 
@@ -347,6 +350,8 @@ static int wait_for_experts(struct waste_forward *f)
         waste_bell_wait(bell, seen, WAIT_MS * INT64_C(1000000), 20000);
     }
     f->expert_wait_ns += waste_forward_now_ns() - start;
+    waste_count(f->env.shm.control, WASTE_C_EXPERT_WAIT_BYTES,
+                atomic_load_explicit(read, memory_order_relaxed) - before);
     return err;
 }
 

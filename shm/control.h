@@ -138,6 +138,8 @@ _Static_assert(sizeof(struct waste_stage) == 128, "a stage record is two cache l
       "of those, in steps that generated a token")                                                 \
     X(EXPERT_WAIT_NS, "expert_wait_ns", "expert_wait_seconds_total", COMPUTE,                      \
       "of those, waiting for experts")                                                             \
+    X(EXPERT_WAIT_BYTES, "expert_wait_bytes", "expert_wait_read_bytes_total", COMPUTE,             \
+      "expert bytes read while it waited for experts")                                             \
     X(EMBED_WAIT_NS, "embed_wait_ns", "embedding_wait_seconds_total", COMPUTE,                     \
       "of those, waiting for an embedding row")                                                    \
     X(EXPERTS_NS, "experts_ns", "experts_seconds_total", COMPUTE,                                  \
