@@ -110,24 +110,6 @@ bool waste_experts_demand(struct waste_experts *e, uint32_t count)
     return absent;
 }
 
-static const char *reason(uint32_t error)
-{
-    switch (error) {
-    case WASTE_SLOT_EIO:
-        return "read failed";
-    case WASTE_SLOT_SHORT:
-        return "file ends inside the record";
-    case WASTE_SLOT_BAD_HEADER:
-        return "record header is not what the manifest says";
-    case WASTE_SLOT_BAD_CRC:
-        return "checksum does not match";
-    case WASTE_SLOT_BAD_SCALE:
-        return "a row's scale is not finite";
-    default:
-        return "unknown error";
-    }
-}
-
 int waste_experts_failed(const struct waste_shm *shm, uint32_t layer, uint32_t expert,
                          struct waste_slot *slot, char *text, size_t text_bytes)
 {
@@ -136,8 +118,8 @@ int waste_experts_failed(const struct waste_shm *shm, uint32_t layer, uint32_t e
     uint32_t detail = atomic_load_explicit(&slot->detail, memory_order_relaxed);
     const char *file = waste_model_layer(shm->model, layer)->bank.file;
 
-    snprintf(text, text_bytes, "%s: layer %u expert %u: %s%s%s", file, layer, expert, reason(error),
-             detail ? ": " : "", detail ? strerror((int)detail) : "");
+    snprintf(text, text_bytes, "%s: layer %u expert %u: %s%s%s", file, layer, expert,
+             waste_slot_error_text(error), detail ? ": " : "", detail ? strerror((int)detail) : "");
     return -EIO;
 }
 

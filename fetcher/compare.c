@@ -15,6 +15,7 @@
 #include "reader/container_int.h"
 #include "reader/direct.h"
 #include "shm/slot.h"
+#include "reader/read.h"
 
 enum { BLOCK = 64, DIM = WASTE_VEC_DIM, TASK_VALUES = 1 << 20 };
 #define LIMIT 0.5 /* a relative error above it is another matrix, not a coarse one */
@@ -400,7 +401,7 @@ static int load_books(struct work *w)
         return waste_fetch_fail("out of memory");
     }
     int rc = waste_direct_open(&file, w->dir_fd, WASTE_CODEBOOK_FILE);
-    if (rc == 0 && waste_direct_pread(file.buffered, raw, (size_t)(books * stride), 0) !=
+    if (rc == 0 && waste_read_at(file.buffered, raw, (size_t)(books * stride), 0) !=
                        (ssize_t)(books * stride))
         rc = -ENODATA;
     waste_direct_close(&file);

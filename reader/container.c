@@ -1,4 +1,5 @@
 #include "reader/container_int.h"
+#include "reader/read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,23 +76,6 @@ int waste_parse_file_bytes(const struct waste_parse *p, const char *name, uint64
     return 0;
 }
 
-/* Reads exactly `bytes` or to the end of the file; the count or -errno. */
-static ssize_t read_all(int fd, char *to, size_t bytes)
-{
-    size_t done = 0;
-    while (done < bytes) {
-        ssize_t n = read(fd, to + done, bytes - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        done += (size_t)n;
-    }
-    return (ssize_t)done;
-}
-
 int waste_container_read_file(const char *dir, const char *name, size_t limit, char **out,
                               size_t *out_bytes, struct waste_error *err)
 {
@@ -120,7 +104,7 @@ int waste_container_read_file(const char *dir, const char *name, size_t limit, c
         rc = file_error(err, dir, name, ENOMEM);
         goto out;
     }
-    ssize_t n = read_all(fd, data, (size_t)st.st_size);
+    ssize_t n = waste_read_at(fd, data, (size_t)st.st_size, 0);
     if (n < 0) {
         rc = file_error(err, dir, name, (int)-n);
         goto out;

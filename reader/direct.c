@@ -1,4 +1,5 @@
 #include "reader/direct.h"
+#include "reader/read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,26 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { TRIES = 3 /* of a read that fails with an I/O error */ };
-
-ssize_t waste_direct_pread(int fd, uint8_t *to, size_t bytes, uint64_t off)
-{
-    size_t done = 0;
-    int tries = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, to + done, bytes - done, (off_t)(off + done));
-        if (n > 0)
-            done += (size_t)n;
-        else if (n == 0)
-            break;
-        else if (errno == EIO && ++tries < TRIES)
-            continue;
-        else if (errno != EINTR)
-            return -errno;
-    }
-    return (ssize_t)done;
-}
 
 int waste_direct_open(struct waste_direct *d, int dir_fd, const char *name)
 {
@@ -63,12 +44,12 @@ int waste_direct_read(const struct waste_direct *d, uint64_t off, size_t bytes, 
 {
     ssize_t n = -EINVAL;
     if (d->direct >= 0 && aligned(off) && aligned(bytes) && aligned((uintptr_t)to)) {
-        n = waste_direct_pread(d->direct, to, bytes, off);
+        n = waste_read_at(d->direct, to, bytes, off);
     } else if (d->direct >= 0) {
         size_t skip = off % WASTE_DIRECT_ALIGN;
         size_t want =
             (skip + bytes + WASTE_DIRECT_ALIGN - 1) / WASTE_DIRECT_ALIGN * WASTE_DIRECT_ALIGN;
-        n = waste_direct_pread(d->direct, bounce, want, off - skip);
+        n = waste_read_at(d->direct, bounce, want, off - skip);
         if (n >= 0) {
             n = n > (ssize_t)skip ? n - (ssize_t)skip : 0;
             n = n > (ssize_t)bytes ? (ssize_t)bytes : n;
@@ -77,7 +58,7 @@ int waste_direct_read(const struct waste_direct *d, uint64_t off, size_t bytes, 
     }
     if (n == -EINVAL || (n >= 0 && (size_t)n < bytes)) {
         /* no O_DIRECT here, or it stops at an unaligned end of file: the page cache has the rest */
-        n = waste_direct_pread(d->buffered, to, bytes, off);
+        n = waste_read_at(d->buffered, to, bytes, off);
         posix_fadvise(d->buffered, (off_t)off, (off_t)bytes, POSIX_FADV_DONTNEED);
     }
     return n < 0 ? (int)n : (size_t)n < bytes ? -ENODATA : 0;

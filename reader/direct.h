@@ -33,7 +33,4 @@ void waste_direct_close(struct waste_direct *d);
 int waste_direct_read(const struct waste_direct *d, uint64_t off, size_t bytes, uint8_t *to,
                       uint8_t *bounce);
 
-/* As pread, but goes on until all is there or the file ends; the count or -errno. */
-ssize_t waste_direct_pread(int fd, uint8_t *to, size_t bytes, uint64_t off);
-
 #endif

@@ -1,4 +1,5 @@
 #include "reader/embed.h"
+#include "reader/read.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +9,7 @@
 
 #include "shm/inject.h"
 
-enum { TRIES = 4, PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096 };
 
 static const struct waste_tensor *tensor(const struct waste_shm *shm)
 {
@@ -45,18 +46,8 @@ void waste_embed_close(struct waste_embed *e)
 
 static int read_all(int fd, uint8_t *data, uint64_t bytes, uint64_t off)
 {
-    int tries = 0;
-    while (bytes > 0) {
-        ssize_t n = pread(fd, data, bytes, (off_t)off);
-        if (n < 0 && (errno == EINTR || ++tries < TRIES))
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : -ENODATA;
-        data += n;
-        off += (uint64_t)n;
-        bytes -= (uint64_t)n;
-    }
-    return 0;
+    ssize_t n = waste_read_at(fd, data, bytes, off);
+    return n < 0 ? (int)n : (uint64_t)n == bytes ? 0 : -ENODATA;
 }
 
 static int read_row(struct waste_embed *e, uint32_t token, uint8_t *data)

@@ -83,20 +83,12 @@ static void ask(struct waste_fetch *f, uint32_t slot, uint64_t due_ns)
 static void log_failure(struct waste_fetch *f, const struct waste_fetch_read *r, uint32_t error,
                         uint32_t detail, bool final)
 {
-    static const char *const text[] = {
-        [WASTE_SLOT_OK] = "nothing",
-        [WASTE_SLOT_EIO] = "read error",
-        [WASTE_SLOT_SHORT] = "the file ends inside the record",
-        [WASTE_SLOT_BAD_HEADER] = "the record's header is not what the manifest says",
-        [WASTE_SLOT_BAD_CRC] = "the record's checksum is wrong",
-        [WASTE_SLOT_BAD_SCALE] = "a row's scale is not finite",
-    };
     const struct waste_bank *bank = &waste_model_layer(f->shm->model, r->layer)->bank;
     struct waste_log *log = &f->shm->control->log[WASTE_STAGE_READER];
     waste_log_write(log, final ? WASTE_LOG_ERROR : WASTE_LOG_WARNING,
-                    "%s: layer %u, expert %u: %s%s%s, %s", bank->file, r->layer, r->expert,
-                    text[error], detail ? ": " : "", detail ? strerror((int)detail) : "",
-                    final ? "given up" : "trying again");
+                    "%s: layer %u expert %u: %s%s%s, %s", bank->file, r->layer, r->expert,
+                    waste_slot_error_text(error), detail ? ": " : "",
+                    detail ? strerror((int)detail) : "", final ? "given up" : "trying again");
 }
 
 /* Nothing more is to be read for this slot. */

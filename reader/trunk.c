@@ -22,6 +22,7 @@
 #include "reader/trunk_check.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
+#include "reader/read.h"
 
 enum {
     LOADERS = 4,
@@ -453,7 +454,7 @@ static int load_codebooks(struct load *l, bool (*tick)(void *), void *ctx)
         size_t in_batch = b % batch;
         if (in_batch == 0) {
             size_t count = x->codebooks - b < batch ? x->codebooks - b : batch;
-            ssize_t n = waste_direct_pread(fd, books, count * stride, b * stride);
+            ssize_t n = waste_read_at(fd, books, count * stride, b * stride);
             if (n != (ssize_t)(count * stride))
                 rc = waste_error_set(l->err, n < 0 ? (int)n : -EINVAL,
                                      "%s: codebook %u and after: %s", path, b,

@@ -1,4 +1,5 @@
 #include "reader/usage.h"
+#include "reader/read.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -129,23 +130,6 @@ int waste_usage_parse(const uint8_t *data, size_t bytes, const char *name,
     return rc;
 }
 
-/* Reads all of an open file of at most `room` bytes; one byte more says that it is too long. */
-static ssize_t read_all(int fd, uint8_t *data, size_t room)
-{
-    size_t done = 0;
-    while (done < room) {
-        ssize_t n = pread(fd, data + done, room - done, (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        done += (size_t)n;
-    }
-    return (ssize_t)done;
-}
-
 int waste_usage_load(int dir_fd, const char *name, const struct waste_model *model,
                      struct waste_usage *u, struct waste_error *err)
 {
@@ -161,7 +145,7 @@ int waste_usage_load(int dir_fd, const char *name, const struct waste_model *mod
     } else if (!(data = malloc(room))) {
         rc = waste_error_set(err, -ENOMEM, "%s: out of memory", name);
     } else {
-        ssize_t n = read_all(fd, data, room);
+        ssize_t n = waste_read_at(fd, data, room, 0); /* a byte too many: it is too long */
         rc = n < 0 ? waste_error_set(err, (int)n, "%s: %s", name, strerror((int)-n))
                    : waste_usage_parse(data, (size_t)n, name, model, u, err);
     }

@@ -5,6 +5,19 @@
 #define GEN_MASK (~UINT64_C(0) << 32)
 #define WORD_MASK (GEN_MASK | WASTE_SLOT_PIN_MASK | WASTE_SLOT_STATE_MASK)
 
+const char *waste_slot_error_text(uint32_t error)
+{
+    static const char *const text[] = {
+        [WASTE_SLOT_OK] = "nothing",
+        [WASTE_SLOT_EIO] = "read failed",
+        [WASTE_SLOT_SHORT] = "file ends inside the record",
+        [WASTE_SLOT_BAD_HEADER] = "record header is not what the manifest says",
+        [WASTE_SLOT_BAD_CRC] = "checksum does not match",
+        [WASTE_SLOT_BAD_SCALE] = "a row's scale is not finite",
+    };
+    return error < sizeof(text) / sizeof(text[0]) ? text[error] : "unknown error";
+}
+
 bool waste_slot_valid(uint64_t word)
 {
     uint64_t state = word & WASTE_SLOT_STATE_MASK;

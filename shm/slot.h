@@ -36,6 +36,9 @@ enum waste_slot_error {
     WASTE_SLOT_BAD_SCALE, /* a row's scale is infinite or not a number */
 };
 
+/* "read failed", "checksum does not match" ...; "unknown error" for any other number. */
+const char *waste_slot_error_text(uint32_t error);
+
 #define WASTE_SLOT_STATE_MASK UINT64_C(7)
 #define WASTE_SLOT_PIN_ONE (UINT64_C(1) << 16)
 #define WASTE_SLOT_PIN_MASK (UINT64_C(0xffff) << 16)

@@ -419,11 +419,10 @@ static void a_damaged_record_fails_and_names_itself(void **state)
         poke("experts-L3.bin", 17 * record + 1000, 0x10); /* payload */
         poke("experts-L3.bin", 20 * record + 6, 1);       /* expert id */
         rig_start(&r, true);
-        assert_fails(
-            &r, 3, 17, WASTE_SLOT_BAD_CRC,
-            "experts-L3.bin: layer 3, expert 17: the record's checksum is wrong, given up");
+        assert_fails(&r, 3, 17, WASTE_SLOT_BAD_CRC,
+                     "experts-L3.bin: layer 3 expert 17: checksum does not match, given up");
         assert_fails(&r, 3, 20, WASTE_SLOT_BAD_HEADER,
-                     "experts-L3.bin: layer 3, expert 20: the record's header");
+                     "experts-L3.bin: layer 3 expert 20: record header is not");
         assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 2);
         assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES), 6);
         rig_check_experts(&r, 3, good, 4); /* life goes on */
@@ -466,7 +465,7 @@ static void a_file_that_shrinks_while_running_fails_its_experts(void **state)
         rig_start(&r, true);
         snprintf(path, sizeof(path), "%s/experts-L5.bin", copy);
         assert_int_equal(truncate(path, 63 * (off_t)r.model->expert.record_bytes + 5000), 0);
-        assert_fails(&r, 5, 63, WASTE_SLOT_SHORT, "expert 63: the file ends inside the record");
+        assert_fails(&r, 5, 63, WASTE_SLOT_SHORT, "expert 63: file ends inside the record");
         rig_check_experts(&r, 5, &good, 1);
         assert_int_equal(rig_stop(&r), 0);
         rig_destroy(&r);

@@ -98,7 +98,7 @@ static void a_disk_that_is_gone_fails_experts_and_leaves_the_reader(void **state
         }
         assert_true(
             rig_logged(&r, WASTE_LOG_ERROR,
-                       "experts-L2.bin: layer 2, expert 15: read error: Input/output error"));
+                       "experts-L2.bin: layer 2 expert 15: read failed: Input/output error"));
         assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 8);
         assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES), 24);
         stop(&r);
