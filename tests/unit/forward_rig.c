@@ -21,14 +21,29 @@ static struct waste_slot *slot_of(struct forward_rig *r, uint32_t layer, uint32_
     return n == WASTE_SLOT_NONE ? NULL : &r->shm.slot[n];
 }
 
-/* A slot that may be taken, by the clock; its old directory entry goes. */
+static uint32_t empty_slot(const struct forward_rig *r)
+{
+    uint32_t n = 0;
+    while (n < r->shm.control->slot_count && r->shm.slot[n].word != 0)
+        n++;
+    return n;
+}
+
+/* A slot that may be taken, an empty one or the worst choice there is: what has come last. Its old
+ * directory entry goes. */
 static uint32_t claim_slot(struct forward_rig *r, uint64_t key)
 {
+    uint32_t empty = empty_slot(r);
+
+    if (empty < r->shm.control->slot_count)
+        r->hand = empty;
     for (;;) {
-        uint32_t n = r->hand++ % r->shm.control->slot_count;
+        uint32_t count = r->shm.control->slot_count, n = r->hand;
+        r->hand = (n + count - 1) % count;
         struct waste_slot *slot = &r->shm.slot[n];
         uint64_t word = slot->word, old = slot->key;
-        if (!waste_slot_claim(slot, word, key))
+        if ((r->held[n] && r->records - r->held[n] <= r->hold) ||
+            !waste_slot_claim(slot, word, key))
             continue;
         if (waste_slot_state(word) != WASTE_SLOT_EMPTY) {
             _Atomic uint32_t *entry =
@@ -36,6 +51,7 @@ static uint32_t claim_slot(struct forward_rig *r, uint64_t key)
             if (*entry == n)
                 *entry = WASTE_SLOT_NONE;
         }
+        r->hand = n;
         return n;
     }
 }
@@ -46,6 +62,11 @@ static void load(struct forward_rig *r, uint32_t layer, uint32_t expert)
     uint32_t bytes = r->model->expert.record_bytes;
     uint32_t n = claim_slot(r, waste_slot_key(layer, expert));
     struct waste_slot *slot = &r->shm.slot[n];
+
+    r->held[n] = r->records;
+    while (r->stall_at && r->loads >= r->stall_at && !r->stop)
+        usleep(1000);
+    r->loads++;
     char path[512];
 
     r->shm.directory[layer * r->model->config.experts + expert] = n;
@@ -66,9 +87,20 @@ static bool serve_demand(struct forward_rig *r)
     const struct waste_want *want = waste_ring_peek(r->shm.demand);
     if (!want)
         return false;
+    if (want->kind == WASTE_WANT_TURNS) {
+        waste_ring_release(r->shm.demand);
+        return true;
+    }
     uint32_t layer = want->layer, count = want->count, expert[WASTE_MAX_TOP_K];
     memcpy(expert, want->expert, count * sizeof expert[0]);
+    r->records++;
+    r->hold = want->hold;
     uint32_t start = scramble(r, count);
+    for (uint32_t i = 0; i < count; i++) { /* before a slot is taken: they are not to be victims */
+        struct waste_slot *slot = slot_of(r, layer, expert[i]);
+        if (slot && waste_slot_state(slot->word) == WASTE_SLOT_READY)
+            r->held[slot - r->shm.slot] = r->records;
+    }
     for (uint32_t i = 0; i < count; i++) {
         struct waste_slot *slot = slot_of(r, layer, expert[(start + i) % count]);
         if (!slot || waste_slot_state(slot->word) != WASTE_SLOT_READY)
@@ -143,10 +175,9 @@ static void make_segments(struct forward_rig *r, uint32_t slots,
                      0);
 }
 
-void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads, uint32_t ctx,
-                        uint32_t slots, const char *level)
+static void create(struct forward_rig *r, const char *dir, uint32_t slots, const char *level,
+                   struct waste_options options)
 {
-    struct waste_options options = {.threads = threads, .ctx = ctx};
     struct waste_error err;
     char path[512];
 
@@ -158,6 +189,7 @@ void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads
         fail_msg("%s", err.text);
     if (!slots)
         slots = r->model->config.experts * r->model->config.layers + 1;
+    r->held = calloc(slots, sizeof *r->held);
     make_segments(r, slots, &options);
     r->env = (struct waste_forward_env){
         .shm = r->shm, .trunk = r->trunk.base, .cache = r->cache.base, .reader_event = -1};
@@ -178,6 +210,20 @@ void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads
     assert_int_equal(pthread_create(&r->reader, NULL, reader_main, r), 0);
 }
 
+void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads, uint32_t ctx,
+                        uint32_t slots, const char *level)
+{
+    create(r, dir, slots, level, (struct waste_options){.threads = threads, .ctx = ctx});
+}
+
+void forward_rig_create_chunked(struct forward_rig *r, const char *dir, uint32_t threads,
+                                uint32_t ctx, uint32_t slots, uint32_t chunk, uint32_t lookahead)
+{
+    create(r, dir, slots, NULL,
+           (struct waste_options){
+               .threads = threads, .ctx = ctx, .chunk = chunk, .lookahead = lookahead});
+}
+
 void forward_rig_destroy(struct forward_rig *r)
 {
     if (r->serving)
@@ -194,6 +240,7 @@ void forward_rig_destroy(struct forward_rig *r)
     for (int i = 0; i < WASTE_SEG_COUNT; i++)
         close(r->fd[i]);
     close(r->trunk_file);
+    free(r->held);
     free(r->model);
 }
 

@@ -1,7 +1,7 @@
 /*
  * A forward pass in one process, for tests: the segments waste-run would make, and a thread that
  * stands in for the reader with plain reads. It serves slots in a scrambled order, so that experts
- * arrive as they like.
+ * arrive as they like, and keeps those of records that still count.
  */
 #ifndef WASTE_TESTS_FORWARD_RIG_H
 #define WASTE_TESTS_FORWARD_RIG_H
@@ -27,13 +27,20 @@ struct forward_rig {
     bool serving;
     _Atomic bool stop;
     _Atomic uint32_t refuse_layer, refuse_expert; /* this record FAILs, UINT32_MAX: none */
-    uint32_t hand;                                /* of the clock that picks victims */
+    uint32_t hand; /* where the next slot is looked for: backwards, the newest first */
+    uint64_t *held, records, hold; /* [slots] newest record that asked for it; records before the
+                                      newest that count */
+    _Atomic uint32_t stall_at;     /* so many loads, and no more until it is 0 again; 0: never */
+    _Atomic uint32_t loads;        /* records read */
     uint64_t seed;
 };
 
 /* level: as WASTE_CPU, or NULL. slots 0: room for every expert. Fails the test on any error. */
 void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads, uint32_t ctx,
                         uint32_t slots, const char *level);
+/* The same, with prompts in chunks and the next layer's experts foreseen. */
+void forward_rig_create_chunked(struct forward_rig *r, const char *dir, uint32_t threads,
+                                uint32_t ctx, uint32_t slots, uint32_t chunk, uint32_t lookahead);
 void forward_rig_destroy(struct forward_rig *r);
 
 /* Runs waste_serve() in a thread of its own. */
