@@ -7,7 +7,7 @@
 #ifndef WASTE_COMPUTE_KERNELS_VQ_DECODE_H
 #define WASTE_COMPUTE_KERNELS_VQ_DECODE_H
 
-#include "compute/kernels_vq_index.h"
+#include "compute/kernels_int.h"
 
 struct decode_tables {
     const float *books;
@@ -32,6 +32,15 @@ static void vq_tables(void *tables, const void *prep, const float *x, uint32_t p
     memcpy(t + 1, x, (size_t)positions * WASTE_VEC_DIM * sizeof *x);
 }
 
+/* The index at `bit` of the 192 (128) bits that 8 rows take at one position. */
+static inline uint32_t index_field(const uint64_t words[3], uint32_t bit, uint32_t bits)
+{
+    uint64_t v = words[bit / 64] >> bit % 64;
+    if (bit % 64 + bits > 64)
+        v |= words[bit / 64 + 1] << (64 - bit % 64);
+    return (uint32_t)v & ((1u << bits) - 1);
+}
+
 /* acc[0 .. 8) += 8 rows over n positions; index = their bytes at the first position. */
 WASTE_INLINE void decode_rows(float *acc, const float *books, const float *x, const uint8_t *index,
                               uint32_t n, struct waste_vq_shape s)
@@ -43,11 +52,15 @@ WASTE_INLINE void decode_rows(float *acc, const float *books, const float *x, co
     for (uint32_t p = 0; p < n; p++) {
         v8 xp = v8_load(x + (size_t)p * WASTE_VEC_DIM);
         uint64_t words[3];
-        for (uint32_t i = 0; i < s.index_bytes; i++) /* one by one: they stay in registers */
-            memcpy(&words[i], index + (size_t)p * WASTE_ROW_BLOCK * s.index_bytes + 8 * i, 8);
+        memcpy(words, index + (size_t)p * WASTE_ROW_BLOCK * s.index_bytes, 8 * s.index_bytes);
 #pragma GCC unroll 8
         for (uint32_t k = 0; k < 8; k++) {
-            v8 w = vq_weights(books, words, bits * s.stages * k, bits, s);
+            v8 w = v8_load(books + index_field(words, bits * s.stages * k, bits) * WASTE_VEC_DIM);
+#pragma GCC unroll 4
+            for (uint32_t j = 1; j < s.stages; j++) {
+                uint32_t entry = index_field(words, bits * (s.stages * k + j), bits);
+                w = v8_add(w, v8_load(books + (j * s.entries + entry) * WASTE_VEC_DIM));
+            }
             sum[k] = v8_fma(w, xp, sum[k]);
         }
     }

@@ -410,6 +410,6 @@ void waste_kernels_fill_vq_vbmi(struct waste_kernels *k)
     k->vq_apply[WASTE_FMT_VQ4P] = vq_apply_vq4p;
     k->vq_finish = vq_finish;
     k->lookup_tokens[WASTE_FMT_VQ3R] = 5;
-    k->lookup_tokens[WASTE_FMT_VQ2R] = 7;
-    k->lookup_tokens[WASTE_FMT_VQ4P] = 12;
+    k->lookup_tokens[WASTE_FMT_VQ2R] = 6;
+    k->lookup_tokens[WASTE_FMT_VQ4P] = 13;
 }
