@@ -122,12 +122,53 @@ static void test_bad_sizes_are_refused(void **state)
     assert_null(team);
 }
 
+/* Two tasks that wait for each other: each has a worker of its own, and both are at work between
+ * the two meetings. */
+static void meet(void *arg, uint32_t worker)
+{
+    uint32_t task;
+    struct work *w = arg;
+
+    if (!waste_team_claim(w->team, worker, &task))
+        return;
+    for (uint32_t round = 1; round <= 2; round++) {
+        atomic_fetch_add(&w->total, 1);
+        while (atomic_load(&w->total) < w->tasks * round)
+            usleep(100);
+        if (round == 1)
+            usleep(2000);
+    }
+}
+
+static int64_t shared_ns(uint32_t threads, uint32_t tasks)
+{
+    const uint64_t any[16] = {0};
+    struct work w = {.tasks = tasks};
+
+    assert_int_equal(waste_team_create(&w.team, threads, any), 0);
+    waste_team_run(w.team, meet, &w, tasks, 1);
+    int64_t ns = waste_team_shared_ns(w.team);
+    waste_team_run(w.team, nothing, &w, 1, 1); /* the next phase is counted anew */
+    assert_int_equal(waste_team_shared_ns(w.team), 0);
+    waste_team_destroy(w.team);
+    return ns;
+}
+
+static void test_time_is_shared_when_two_are_at_work(void **state)
+{
+    assert_int_equal(shared_ns(1, 1), 0);
+    assert_int_equal(shared_ns(3, 1), 0);
+    assert_true(shared_ns(2, 2) >= 2000000);
+    assert_true(shared_ns(5, 3) >= 2000000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_task_runs_once_a_phase),
         cmocka_unit_test(test_workers_that_fell_asleep_come_back),
         cmocka_unit_test(test_generations_wrap),
+        cmocka_unit_test(test_time_is_shared_when_two_are_at_work),
         cmocka_unit_test(test_a_phase_without_tasks_or_with_one),
         cmocka_unit_test(test_the_caller_ticks_while_it_works),
         cmocka_unit_test(test_bad_sizes_are_refused),
