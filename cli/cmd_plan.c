@@ -71,12 +71,12 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
         (json_int_t)p->budget_bytes, "allowed_bytes", (json_int_t)p->allowed_bytes, "slots",
         (json_int_t)p->slots, "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
         (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots, "ctx",
-        (json_int_t)ctx, "chunk", (json_int_t)p->chunk, "chunk_bytes", (json_int_t)p->chunk_bytes,
-        "budget_given", p->budget_given, "threads", (json_int_t)e->threads, "cpus",
+        (json_int_t)ctx, "budget_given", p->budget_given, "threads", (json_int_t)e->threads, "cpus",
         (json_int_t)e->topology.cpus, "cores", (json_int_t)e->topology.cores, "second_threads",
         (json_int_t)e->topology.siblings, "efficiency_cores", (json_int_t)e->topology.efficiency,
         "l3_domains", (json_int_t)e->topology.l3_domains, "memory_nodes",
-        (json_int_t)e->topology.nodes);
+        (json_int_t)e->topology.nodes, "chunk", (json_int_t)p->chunk, "chunk_bytes",
+        (json_int_t)p->chunk_bytes);
 }
 
 int waste_cmd_plan(const struct waste_args *args)

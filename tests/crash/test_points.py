@@ -25,7 +25,7 @@ class Points(crash.Test):
         last = [p for p in ("request_over", "reply_written", "replied") if p in rest]
         rest = [p for p in rest if p not in last]
         self.random.shuffle(rest)
-        rest.sort(key=lambda p: p != "prompt_token")  # only the first lives see the prompt
+        rest.sort(key=lambda p: p not in crash.ONLY_IN_PROMPTS)  # only the first lives see the prompt
         n = crash.TRIED_AGAIN
         groups = [trunk[i:i + n] for i in range(0, len(trunk), n)] + [rest[i:i + n] for i in range(0, len(rest), n)]
         return groups + [last[:i + 1] for i in range(len(last))][-1:]
