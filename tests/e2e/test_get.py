@@ -821,17 +821,16 @@ class Running(Get):
                 self.refused(self.get(s, dest=dest), dest, "needs", "free", codes=(1,))
                 self.assertEqual(s.asked(".*" + SHARDS[0]), [])
                 os.unlink(os.path.join(mount, "ballast"))
-                s.fault(".*" + SHARDS[0], 1, stall=100000)
+                s.fault(".*" + SHARDS[0], 1, pace=1)
                 p = self.start(s, dest=dest)
                 waste.wait_for("the others", lambda: os.path.exists(os.path.join(dest, SHARDS[2])))
                 with open(os.path.join(mount, "ballast"), "wb", buffering=0) as f:
                     try:
                         while True:
-                            f.write(b"\0" * 65536)
+                            f.write(b"\0" * 4096)
                     except OSError:
                         pass
-                p.kill()
-                p.communicate()
+                self.refused(waste.finish(p), dest, "No space left", codes=(1,))
                 os.unlink(os.path.join(mount, "ballast"))
                 self.ok(self.get(s, dest=dest))
                 self.assert_files(dest=dest)
