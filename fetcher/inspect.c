@@ -471,12 +471,13 @@ int waste_inspect(struct waste_inspection *i)
     if (i->model && i->model->expert.record_bytes > room)
         room = i->model->expert.record_bytes;
     waste_progress_init(&w.progress, "verify", i->bytes, i->quiet);
-    int e = waste_jobs_run(&(struct waste_jobs){.count = w.jobs,
-                                                .run = run,
-                                                .ctx = &w,
-                                                .buffer_bytes = room,
-                                                .threads = i->threads,
-                                                .progress = &w.progress});
+    int e = waste_jobs_run(
+        &(struct waste_jobs){.count = w.jobs,
+                             .run = run,
+                             .ctx = &w,
+                             .buffer_bytes = room,
+                             .threads = i->threads ? i->threads : waste_jobs_readers(),
+                             .progress = &w.progress});
     i->seconds = waste_progress_finish(&w.progress);
     free(w.job);
     close(w.dir_fd);

@@ -18,7 +18,7 @@ struct waste_inspection {
     /* the caller's */
     const char *dir;
     const char *layer_range; /* "A-B": whose banks, and pieces of the trunk; NULL: all */
-    uint32_t threads;        /* 0: as many as CPUs */
+    uint32_t threads;        /* 0: waste_jobs_readers() */
     bool ignore_integrity;   /* as if there were no integrity.json */
     bool quiet;              /* no progress, no damages on stderr */
     /* what was found */

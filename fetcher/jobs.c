@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, READERS = 8 };
 
 struct crew {
     const struct waste_jobs *jobs;
@@ -42,6 +42,12 @@ uint32_t waste_jobs_cpus(void)
         return 1;
     int n = CPU_COUNT(&set);
     return n < 1 ? 1 : n > WASTE_JOBS_THREADS ? WASTE_JOBS_THREADS : (uint32_t)n;
+}
+
+uint32_t waste_jobs_readers(void)
+{
+    uint32_t cpus = waste_jobs_cpus();
+    return cpus < READERS ? READERS : cpus;
 }
 
 int waste_jobs_run(const struct waste_jobs *jobs)

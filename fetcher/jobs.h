@@ -26,4 +26,8 @@ int waste_jobs_run(const struct waste_jobs *jobs);
 /* CPUs this process may use, at most WASTE_JOBS_THREADS. */
 uint32_t waste_jobs_cpus(void);
 
+/* Threads for jobs that mostly read: as many as CPUs, and no fewer than a drive wants reads at
+ * once. */
+uint32_t waste_jobs_readers(void);
+
 #endif

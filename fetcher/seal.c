@@ -145,7 +145,7 @@ char *waste_seal_text(const char *dir, const char *manifest, uint32_t threads, b
                                  .run = run,
                                  .ctx = &s,
                                  .buffer_bytes = 2 * WASTE_INTEGRITY_PIECE + 2 * WASTE_DIRECT_ALIGN,
-                                 .threads = threads,
+                                 .threads = threads ? threads : waste_jobs_readers(),
                                  .progress = &s.progress});
         waste_progress_finish(&s.progress);
         if (e)
