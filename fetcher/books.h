@@ -18,7 +18,7 @@ enum {
     WASTE_BOOK_LANES = 16,    /* entries searched side by side: a group */
     WASTE_BOOK_GROUPS = WASTE_BOOK_ENTRIES / WASTE_BOOK_LANES,
     /* |x| and every number of an entry stay at or under it: with four stages no sum of the search
-     * leaves 31 bits (4 halves of 2^27, 4 products of 2^27 and 6 of 2^27, less rounding) */
+     * leaves 31 bits: 4 halves of 2^26 and 10 products of 2^27 */
     WASTE_BOOK_LIMIT = 4095,
     WASTE_BOOK_UNIT = 1024, /* one row scale; a row's numbers spread by about a quarter of it */
 };
@@ -26,7 +26,7 @@ enum {
 struct waste_books {
     uint32_t stages, entries;
     int16_t entry[WASTE_BOOK_STAGES][WASTE_BOOK_ENTRIES][WASTE_BOOK_DIM];
-    /* made of `entry` by waste_books_prepare, for the search: */
+    /* made of `entry` by the search (search.h), which needs them: */
     /* minus the entries, [group][pair of dimensions][lane][2] */
     _Alignas(64) int16_t minus[WASTE_BOOK_STAGES][WASTE_BOOK_GROUPS][4][WASTE_BOOK_LANES][2];
     /* half the squared length */
@@ -38,9 +38,6 @@ struct waste_books {
 /* stages 2 to 4, entries a multiple of 16. On the heap, 64-aligned; NULL without memory. */
 struct waste_books *waste_books_create(uint32_t stages, uint32_t entries);
 void waste_books_destroy(struct waste_books *books);
-
-/* To be called after `entry` has changed. */
-void waste_books_prepare(struct waste_books *books);
 
 /* What `code` stands for. */
 static inline void waste_books_decode(const struct waste_books *b, const uint8_t *code,

@@ -19,12 +19,11 @@
 enum { HEADERS_LIMIT = 1 << 30 };
 static const char headers_file[] = "convert.source"; /* of shards that --reclaim deletes */
 
-/* sample, seed rounds, rounds, their width, width, passes */
 static const struct waste_effort efforts[] = {
-    {1 << 16, 3, 3, 4, 4, 1},
-    {1 << 17, 4, 10, 8, 16, 1},
-    {1 << 18, 4, 30, 8, 16, 2},
-    {1 << 19, 6, 60, 16, 16, 4},
+    {1 << 16, 3, 4, 1, 4, 4, 1},
+    {1 << 17, 4, 12, 1, 8, 16, 1},
+    {1 << 18, 4, 40, 4, 16, 16, 2},
+    {1 << 19, 8, 120, 10, 16, 16, 4},
 };
 
 /* What the container is made from: parts of one conversion have the same. */

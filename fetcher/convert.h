@@ -14,12 +14,9 @@
 
 /* What is spent on the experts' codes. */
 struct waste_effort {
-    uint32_t sample;      /* vectors a kind of matrix that books are made of */
-    uint32_t seed_rounds; /* k-means of each stage, to begin with */
-    uint32_t rounds;      /* then all stages together, with a beam of: */
-    uint32_t train_width;
-    uint32_t width;  /* of the beam that codes */
-    uint32_t passes; /* over a row, each with a better scale */
+    uint32_t sample; /* vectors a kind of matrix that books are made of */
+    uint32_t seed_rounds, coarse_rounds, rounds, train_width; /* struct waste_trainer's */
+    uint32_t width, passes;                                   /* struct waste_encoder's */
 };
 
 /* Squared error and squared length of a layer's gate, up and down matrices. */

@@ -134,8 +134,8 @@ static void drop_sample(struct job *j)
 static int make_books(struct job *j)
 {
     const struct waste_effort *e = j->c->effort;
-    const struct waste_trainer how = {&j->c->search, j->c->team, e->seed_rounds, e->rounds,
-                                      e->train_width};
+    const struct waste_trainer how = {&j->c->search,    j->c->team, e->seed_rounds,
+                                      e->coarse_rounds, e->rounds,  e->train_width};
     for (j->kind = 0; j->kind < 3; j->kind++) {
         j->books[j->kind] = waste_books_create(j->c->plan.stages, j->c->plan.entries);
         int rc = j->books[j->kind] ? take_sample(j) : waste_fetch_fail("out of memory");

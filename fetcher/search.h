@@ -4,7 +4,7 @@
  *
  * A beam over the stages. With s the sum of the entries so far, half the error of adding c is what
  * it was + |c|^2 / 2 - x . c + s . c: x . c is computed once a vector for all entries, s . c comes
- * from tables. A group of 16 entries is searched side by side and each of
+ * from tables (books->cross). A group of 16 entries is searched side by side and each of
  * the 16 lanes keeps its own best, which is the beam: candidates never have to be sorted.
  */
 #ifndef WASTE_FETCHER_SEARCH_H
@@ -25,6 +25,14 @@ struct waste_search {
     /* Nearest entry of one stage; |x| <= 4 WASTE_BOOK_LIMIT. */
     void (*nearest)(const struct waste_books *books, uint32_t stage,
                     const int16_t (*x)[WASTE_BOOK_DIM], uint32_t n, uint8_t *entry);
+
+    /* Fills books->cross, half and minus from `entry`. */
+    void (*prepare)(struct waste_books *books);
+
+    /* sum[d] -= weight[k] * center[k][d] over k < n, n a multiple of 16; four partial sums, of
+     * every fourth k, in double precision without fused operations: the same at every level. */
+    void (*subtract)(double sum[WASTE_BOOK_DIM], const double *weight,
+                     const double (*center)[WASTE_BOOK_DIM], uint32_t n);
 };
 
 /* By WASTE_CPU. 0, or -1 with the reason printed. */

@@ -155,4 +155,56 @@ static void nearest(const struct waste_books *b, uint32_t stage, const int16_t (
     }
 }
 
-const struct waste_search SEARCH_NAME = {SEARCH_LEVEL, code, nearest};
+static void prepare_stage(struct waste_books *b, uint32_t s)
+{
+    for (uint32_t e = 0; e < b->entries; e++) {
+        int32_t square = 0;
+        for (uint32_t d = 0; d < DIM; d++) {
+            int16_t v = b->entry[s][e][d];
+            square += v * v;
+            b->minus[s][e / LANES][d / 2][e % LANES][d % 2] = (int16_t)-v;
+        }
+        b->half[s][e] = square / 2;
+    }
+}
+
+/* Products of -x with the negated entries of stage t. */
+static void prepare_row(const struct waste_books *b, uint32_t t, const int16_t *x, int32_t *out)
+{
+    v16 pair[4];
+    for (uint32_t p = 0; p < 4; p++) {
+        int16_t two[2] = {(int16_t)-x[2 * p], (int16_t)-x[2 * p + 1]};
+        int32_t both;
+        memcpy(&both, two, 4);
+        pair[p] = v16_set1(both);
+    }
+    for (uint32_t g = 0; g < b->entries / LANES; g++) {
+        v16 v = v16_set1(0);
+        for (uint32_t p = 0; p < 4; p++)
+            v = v16_dot(v, &b->minus[t][g][p][0][0], pair[p]);
+        v16_store(out + g * LANES, v16_tag(v, 0));
+    }
+}
+
+static void prepare(struct waste_books *b)
+{
+    for (uint32_t s = 0; s < b->stages; s++)
+        prepare_stage(b, s);
+    for (uint32_t s = 0; s < b->stages; s++)
+        for (uint32_t t = s + 1; t < b->stages; t++)
+            for (uint32_t i = 0; i < b->entries; i++)
+                prepare_row(b, t, b->entry[s][i], b->cross[s][t][i]);
+}
+
+static void subtract(double sum[DIM], const double *weight, const double (*center)[DIM], uint32_t n)
+{
+    double part[4][DIM] = {{0}};
+    for (uint32_t k = 0; k < n; k += 4)
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t d = 0; d < DIM; d++)
+                part[i][d] += weight[k + i] * center[k + i][d];
+    for (uint32_t d = 0; d < DIM; d++)
+        sum[d] -= (part[0][d] + part[1][d]) + (part[2][d] + part[3][d]);
+}
+
+const struct waste_search SEARCH_NAME = {SEARCH_LEVEL, code, nearest, prepare, subtract};

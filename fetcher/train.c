@@ -7,7 +7,8 @@
 #include "fetcher/fill.h"
 
 enum {
-    TASK = 1024, /* vectors */
+    TASK = 256,      /* vectors */
+    LARGE = 1 << 13, /* a quarter of so many is enough to begin with */
     ALL = WASTE_BOOK_STAGES * WASTE_BOOK_ENTRIES,
     SWEEPS = 6,
     DIM = WASTE_BOOK_DIM,
@@ -26,12 +27,13 @@ struct job {
     struct waste_books *books;
     const struct waste_sample *sample;
     const struct waste_trainer *how;
-    struct sums **sums; /* [threads] */
-    uint32_t n;         /* stages x entries */
-    uint32_t stage;     /* of k-means */
+    struct sums **sums;   /* [threads] */
+    uint32_t n;           /* stages x entries */
+    uint32_t stage;       /* of k-means */
+    uint32_t part, parts; /* of the sample */
     int16_t (*rest)[DIM];
     uint8_t *entry;
-    double *center, *matrix; /* of the solution: [n][DIM], [n][n] */
+    double (*center)[DIM], *matrix; /* of the solution: [n][DIM], [n][n] */
 };
 
 static void clear(struct job *j)
@@ -55,15 +57,35 @@ static void merge(struct job *j)
     }
 }
 
+/* The vectors of every `parts`-th task, from `part` on, are this round's. */
 static uint32_t task_count(const struct job *j)
 {
-    return (j->sample->count + TASK - 1) / TASK;
+    uint32_t all = (j->sample->count + TASK - 1) / TASK;
+    return (all + j->parts - 1 - j->part) / j->parts;
 }
 
-static uint32_t task_vectors(const struct job *j, uint32_t task)
+static uint32_t task_first(const struct job *j, uint32_t task)
 {
-    uint32_t left = j->sample->count - task * TASK;
+    return (task * j->parts + j->part) * TASK;
+}
+
+static uint32_t task_vectors(const struct job *j, uint32_t first)
+{
+    uint32_t left = j->sample->count - first;
     return left < TASK ? left : TASK;
+}
+
+/* Round `round` of a coarse phase takes another quarter of a large sample each time. */
+static void take_part(struct job *j, uint32_t round)
+{
+    j->parts = j->sample->count >= 4 * LARGE ? 4 : 1;
+    j->part = round % j->parts;
+}
+
+static void take_all(struct job *j)
+{
+    j->parts = 1;
+    j->part = 0;
 }
 
 static void add(struct sums *s, uint32_t at, uint32_t weight, const int16_t *x)
@@ -77,7 +99,7 @@ static void assign(void *arg, uint32_t worker)
 {
     struct job *j = arg;
     for (uint32_t task; waste_team_claim(j->how->team, worker, &task);) {
-        uint32_t first = task * TASK, n = task_vectors(j, task);
+        uint32_t first = task_first(j, task), n = task_vectors(j, first);
         j->how->search->nearest(j->books, j->stage, (const int16_t(*)[DIM])j->rest + first, n,
                                 j->entry + first);
         for (uint32_t i = first; i < first + n; i++)
@@ -106,7 +128,10 @@ static void seed_stage(struct job *j, uint64_t key)
             b->entry[s][e][d] = entry_of(j->rest[at][d]);
     }
     for (uint32_t round = 0;; round++) {
-        waste_books_prepare(b);
+        j->how->search->prepare(b);
+        take_part(j, round);
+        if (round == j->how->seed_rounds)
+            take_all(j);
         clear(j);
         waste_team_run(j->how->team, assign, j, task_count(j), 1);
         if (round == j->how->seed_rounds)
@@ -129,7 +154,7 @@ static void code(void *arg, uint32_t worker)
     uint8_t out[TASK][WASTE_BOOK_STAGES];
     uint32_t stages = j->books->stages, entries = j->books->entries;
     for (uint32_t task; waste_team_claim(j->how->team, worker, &task);) {
-        uint32_t first = task * TASK, n = task_vectors(j, task);
+        uint32_t first = task_first(j, task), n = task_vectors(j, first);
         const int16_t(*x)[DIM] = (const int16_t(*)[DIM])j->sample->x + first;
         j->how->search->code(j->books, x, n, j->how->width, out);
         for (uint32_t i = 0; i < n; i++)
@@ -148,23 +173,18 @@ static void sweep(struct job *j)
     const struct sums *a = j->sums[0];
     uint32_t entries = j->books->entries;
     for (uint32_t i = 0; i < j->n; i++) {
-        if (!a->weight[i])
-            continue;
         double sum[DIM];
         const double *row = j->matrix + (size_t)i * j->n;
-        uint32_t own = i / entries * entries;
+        uint32_t own = i / entries * entries, next = own + entries;
+        if (!a->weight[i])
+            continue;
         for (uint32_t d = 0; d < DIM; d++)
             sum[d] = (double)a->vector[i][d];
-        for (uint32_t k = 0; k < j->n; k++) {
-            if (k == own)
-                k += entries;
-            if (k >= j->n)
-                break;
-            for (uint32_t d = 0; d < DIM; d++)
-                sum[d] -= row[k] * j->center[(size_t)k * DIM + d];
-        }
+        j->how->search->subtract(sum, row, (const double(*)[DIM])j->center, own);
+        j->how->search->subtract(sum, row + next, (const double(*)[DIM])j->center + next,
+                                 j->n - next);
         for (uint32_t d = 0; d < DIM; d++)
-            j->center[(size_t)i * DIM + d] = sum[d] / (double)a->weight[i];
+            j->center[i][d] = sum[d] / (double)a->weight[i];
     }
 }
 
@@ -178,12 +198,12 @@ static void solve(struct job *j)
                 a->together[(size_t)i * j->n + k];
     for (uint32_t i = 0; i < j->n; i++)
         for (uint32_t d = 0; d < DIM; d++)
-            j->center[(size_t)i * DIM + d] = b->entry[i / b->entries][i % b->entries][d];
+            j->center[i][d] = b->entry[i / b->entries][i % b->entries][d];
     for (int i = 0; i < SWEEPS; i++)
         sweep(j);
     for (uint32_t i = 0; i < j->n; i++)
         for (uint32_t d = 0; d < DIM; d++)
-            b->entry[i / b->entries][i % b->entries][d] = entry_of(j->center[(size_t)i * DIM + d]);
+            b->entry[i / b->entries][i % b->entries][d] = entry_of(j->center[i][d]);
 }
 
 static void destroy(struct job *j)
@@ -204,7 +224,7 @@ static int create(struct job *j)
     j->sums = calloc(threads, sizeof(*j->sums));
     j->rest = malloc((size_t)count * sizeof(*j->rest) + 1);
     j->entry = malloc((size_t)count + 1);
-    j->center = calloc((size_t)j->n * DIM, sizeof(double));
+    j->center = calloc(j->n, sizeof(*j->center));
     j->matrix = calloc((size_t)j->n * j->n, sizeof(double));
     bool ok = j->sums && j->rest && j->entry && j->center && j->matrix;
     for (uint32_t w = 0; ok && w < threads; w++)
@@ -223,12 +243,16 @@ int waste_train(struct waste_books *books, const struct waste_sample *sample,
     memcpy(j.rest, sample->x, (size_t)sample->count * sizeof(*j.rest));
     for (j.stage = 0; j.stage < books->stages; j.stage++)
         seed_stage(&j, waste_mix(seed + j.stage));
-    for (uint32_t i = 0; i < how->rounds; i++) {
+    for (uint32_t i = 0; i < how->coarse_rounds + how->rounds; i++) {
+        if (i < how->coarse_rounds)
+            take_part(&j, i);
+        else
+            take_all(&j);
         clear(&j);
         waste_team_run(how->team, code, &j, task_count(&j), 1);
         merge(&j);
         solve(&j);
-        waste_books_prepare(books);
+        how->search->prepare(books);
     }
 out:
     destroy(&j);

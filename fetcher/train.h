@@ -28,8 +28,10 @@ struct waste_sample {
 struct waste_trainer {
     const struct waste_search *search;
     struct waste_team *team;
-    uint32_t seed_rounds, rounds; /* of k-means a stage; of all stages together */
-    uint32_t width;               /* of the search */
+    uint32_t seed_rounds;   /* of k-means a stage */
+    uint32_t coarse_rounds; /* of all stages together, on a quarter of a large sample */
+    uint32_t rounds;        /* the same on all of it */
+    uint32_t width;         /* of the search */
 };
 
 /* 0, or -ENOMEM. With fewer vectors than entries, some entries are never used. */

@@ -1,51 +1,9 @@
 """waste-fetch synth: the same bytes as ever, and nothing overwritten."""
-import array
-import hashlib
 import json
 import os
-import struct
 
 import waste
-
-
-def digests(path):
-    out = {}
-    for name in os.listdir(path):
-        with open(os.path.join(path, name), "rb") as f:
-            out[name] = hashlib.sha256(f.read()).hexdigest()
-    return out
-
-
-def release(path):
-    """Tensors of a release: {name: (dtype, shape, bytes)}, every rule of the file format checked."""
-    with open(os.path.join(path, "model.safetensors.index.json")) as f:
-        index = json.load(f)
-    out, total = {}, 0
-    for shard in sorted(set(index["weight_map"].values())):
-        with open(os.path.join(path, shard), "rb") as f:
-            n, = struct.unpack("<Q", f.read(8))
-            head, data = json.loads(f.read(n)), f.read()
-        end = 0
-        assert n % 8 == 0 and head.pop("__metadata__") == {"format": "pt"}
-        for name, t in head.items():
-            a, b = t["data_offsets"]
-            size = {"BF16": 2, "F16": 2, "F32": 4, "U8": 1}[t["dtype"]]
-            for side in t["shape"]:
-                size *= side
-            assert index["weight_map"][name] == shard and a == end and b - a == size, name
-            out[name], end, total = (t["dtype"], t["shape"], data[a:b]), b, total + size
-        assert end == len(data)
-    assert set(out) == set(index["weight_map"]) and total == index["metadata"]["total_size"]
-    return out
-
-
-def values(dtype, data):
-    """The numbers of a tensor of a release."""
-    if dtype == "BF16":
-        return waste.floats(b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2)))
-    if dtype == "F32":
-        return waste.floats(data)
-    return array.array("f", struct.unpack("<%de" % (len(data) // 2), data))
+from release import digests, release, values
 
 
 class Fetch(waste.Test):
