@@ -21,8 +21,6 @@
 #include "compute/chunk.h"
 #include "shm/inject.h"
 
-enum { WAIT_MS = 50, WAIT_SPIN_NS = 20000 };
-
 /* ---- dense ---- */
 
 int waste_chunk_dense(struct waste_forward *f)
@@ -317,26 +315,11 @@ static int run_batch(struct waste_forward *f)
     return 0;
 }
 
-/* Sleeps until one is there. */
-static int wait_for_experts(struct waste_forward *f, uint32_t *count)
+static int take_experts(struct waste_forward *f, uint32_t *count)
 {
-    struct waste_bell *bell = &f->env.shm.control->compute_bell;
     struct waste_chunk *c = f->chunk;
-    int64_t start = waste_forward_now_ns();
-    int err;
 
-    for (;;) {
-        uint32_t seen = waste_bell_seq(bell); /* before the look: a ring in between is not lost */
-        err = waste_stream_take(&c->stream, c->room, c->place, count, f->error, sizeof f->error);
-        if (err || *count)
-            break;
-        err = waste_forward_check(f, WASTE_ACT_WAIT_EXPERTS);
-        if (err)
-            break;
-        waste_bell_wait(bell, seen, WAIT_MS * INT64_C(1000000), WAIT_SPIN_NS);
-    }
-    f->expert_wait_ns += waste_forward_now_ns() - start;
-    return err;
+    return waste_stream_take(&c->stream, c->room, c->place, count, f->error, sizeof f->error);
 }
 
 static int run_experts(struct waste_forward *f)
@@ -346,7 +329,7 @@ static int run_experts(struct waste_forward *f)
     int err = 0;
 
     while (!err && c->stream.left) {
-        err = wait_for_experts(f, &count);
+        err = waste_forward_wait(f, take_experts, &count);
         if (err)
             break;
         set_batch(f, count);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { WAIT_MS = 50 };
+enum { WAIT_MS = 50, WAIT_SPIN_NS = 20000 };
 
 int64_t waste_forward_now_ns(void)
 {
@@ -136,7 +136,8 @@ int waste_forward_embed(struct waste_forward *f, float *x, uint32_t token)
         err = waste_forward_check(f, WASTE_ACT_WAIT_EMBED);
         if (err)
             return err;
-        waste_bell_wait(&shm->control->compute_bell, seen, WAIT_MS * INT64_C(1000000), 20000);
+        waste_bell_wait(&shm->control->compute_bell, seen, WAIT_MS * INT64_C(1000000),
+                        WAIT_SPIN_NS);
     }
     f->embed_wait_ns += waste_forward_now_ns() - start;
     WASTE_POINT(EMBED_USED);
@@ -149,6 +150,32 @@ int waste_forward_embed(struct waste_forward *f, float *x, uint32_t token)
         return -EIO;
     }
     return 0;
+}
+
+int waste_forward_wait(struct waste_forward *f,
+                       int (*take)(struct waste_forward *f, uint32_t *count), uint32_t *count)
+{
+    struct waste_control *c = f->env.shm.control;
+    const _Atomic uint64_t *read = &c->counter[WASTE_C_BYTES_READ];
+    /* relaxed, here and below: a statistic */
+    uint64_t before = atomic_load_explicit(read, memory_order_relaxed);
+    int64_t start = waste_forward_now_ns();
+    int err;
+
+    for (;;) {
+        uint32_t seen = waste_bell_seq(&c->compute_bell); /* before the look: no ring is lost */
+        err = take(f, count);
+        if (err || *count)
+            break;
+        err = waste_forward_check(f, WASTE_ACT_WAIT_EXPERTS);
+        if (err)
+            break;
+        waste_bell_wait(&c->compute_bell, seen, WAIT_MS * INT64_C(1000000), WAIT_SPIN_NS);
+    }
+    f->expert_wait_ns += waste_forward_now_ns() - start;
+    waste_count(c, WASTE_C_EXPERT_WAIT_BYTES,
+                atomic_load_explicit(read, memory_order_relaxed) - before);
+    return err;
 }
 
 static int run_layer(struct waste_forward *f, uint32_t layer)

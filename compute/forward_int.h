@@ -172,6 +172,10 @@ uint32_t waste_products_task(struct waste_forward *f, const float *x, const floa
 /* Phase function: what f->input makes of the residual stream, times the products. */
 void waste_products_input_phase(void *arg, uint32_t worker);
 
+/* forward.c: sleeps until take() finds experts (*count > 0) or fails, and counts the time. */
+int waste_forward_wait(struct waste_forward *f,
+                       int (*take)(struct waste_forward *f, uint32_t *count), uint32_t *count);
+
 /* hint.c: gives the router process x, the input of the layer's attention or else of its FFN, if it
  * will predict from it and has room. Not after a whole token's layers found all their experts in
  * memory: there is nothing to read ahead then, and waking another process costs more than it looks.

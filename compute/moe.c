@@ -25,7 +25,6 @@
 enum {
     SUM_ROWS = 128,     /* rows of a task of the final sum; whole blocks of 64 */
     TASKS_A_THREAD = 8, /* wanted, where experts can be divided into groups */
-    WAIT_MS = 50,
 };
 
 /* x[rows] (whole blocks) = the sum of `count` partial vectors, `stride` apart, in order. */
@@ -322,37 +321,22 @@ int waste_dense(struct waste_forward *f)
     return 0;
 }
 
-static int take_experts(struct waste_forward *f)
+static int take_experts(struct waste_forward *f, uint32_t *count)
 {
-    return waste_experts_take(&f->experts, f->batch, &f->batch_count, f->error, sizeof f->error);
+    int err = waste_experts_take(&f->experts, f->batch, &f->batch_count, f->error, sizeof f->error);
+
+    *count = f->batch_count;
+    return err;
 }
 
-/* Nothing left to compute: sleeps until an expert arrives. */
+/* Nothing left to compute. */
 static int wait_for_experts(struct waste_forward *f)
 {
-    struct waste_bell *bell = &f->env.shm.control->compute_bell;
-    const _Atomic uint64_t *read = &f->env.shm.control->counter[WASTE_C_BYTES_READ];
-    /* relaxed, here and below: a statistic */
-    uint64_t before = atomic_load_explicit(read, memory_order_relaxed);
-    int64_t start = waste_forward_now_ns();
-    int err;
+    uint32_t count;
 
     waste_timeline_note(f->env.shm.control, WASTE_MOMENT_WAIT, f->position, f->layer,
                         f->experts.missing);
-    for (;;) {
-        uint32_t seen = waste_bell_seq(bell); /* before the look: a ring in between is not lost */
-        err = take_experts(f);
-        if (err || f->batch_count)
-            break;
-        err = waste_forward_check(f, WASTE_ACT_WAIT_EXPERTS);
-        if (err)
-            break;
-        waste_bell_wait(bell, seen, WAIT_MS * INT64_C(1000000), 20000);
-    }
-    f->expert_wait_ns += waste_forward_now_ns() - start;
-    waste_count(f->env.shm.control, WASTE_C_EXPERT_WAIT_BYTES,
-                atomic_load_explicit(read, memory_order_relaxed) - before);
-    return err;
+    return waste_forward_wait(f, take_experts, &count);
 }
 
 /* Phases 2 and 3 for the experts in f->batch; the first time with the shared experts' down rows. */
@@ -372,7 +356,8 @@ static void run_batch(struct waste_forward *f)
 
 static int run_experts(struct waste_forward *f)
 {
-    int err = take_experts(f);
+    uint32_t count;
+    int err = take_experts(f, &count);
 
     while (!err) {
         run_batch(f);

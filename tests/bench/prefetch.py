@@ -34,6 +34,7 @@ def main():
             got = {la: once(a.model, slots, a.tokens, la) for la in order}
             faster.append(got[0][0] / got[lookahead][0])
             more.append(got[lookahead][1] / got[0][1])
+            print("  pair %d: %.2f times as fast, %+.1f %% bytes" % (n + 1, faster[-1], 100 * (more[-1] - 1)), flush=True)
         print("%g working sets: %.2f times as fast (median of %d pairs, %d faster), %+.1f %% bytes" %
               (sets, statistics.median(faster), a.pairs, sum(f > 1 for f in faster),
                100 * (statistics.median(more) - 1)), flush=True)
