@@ -9,6 +9,7 @@
 #include <zstd.h>
 
 #include "cli/snapshot_int.h"
+#include "shm/inject.h"
 
 /* Floats hardly get smaller; a higher level costs time and nothing else. */
 enum { LEVEL = 1 };
@@ -72,6 +73,7 @@ static int write_all(struct writer *w, const struct waste_snapshot *s)
 {
     int ret = put(w->fd, &w->header, sizeof(w->header)); /* its place; written again at the end */
 
+    WASTE_POINT(SAVE_BEGUN);
     if (ret == 0)
         ret = pack(w, s->ids, s->count * sizeof(*s->ids), true);
     if (ret == 0)
@@ -85,8 +87,10 @@ static int write_all(struct writer *w, const struct waste_snapshot *s)
         ret = -errno;
     if (ret == 0)
         ret = put(w->fd, &w->header, sizeof(w->header));
+    WASTE_POINT(SAVE_WRITTEN);
     if (ret == 0 && fsync(w->fd) != 0)
         ret = -errno;
+    WASTE_POINT(SAVE_FLUSHED);
     return ret;
 }
 
@@ -121,7 +125,11 @@ static int move_in(const char *beside, const char *path, bool keep_old)
         if (link(path, old) != 0 && errno != EPERM && errno != EOPNOTSUPP && errno != EMLINK)
             return -errno;
     }
-    return rename(beside, path) == 0 ? flush_directory(path) : -errno;
+    WASTE_POINT(SAVE_LINKED);
+    if (rename(beside, path) != 0)
+        return -errno;
+    WASTE_POINT(SAVE_RENAMED);
+    return flush_directory(path);
 }
 
 static int set_up(struct writer *w, const char *beside)

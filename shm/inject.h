@@ -90,7 +90,13 @@
     X(RUN_REAPED, "run_reaped")                                                                    \
     X(RUN_PUNCHED, "run_punched") /* a slot, before it is EMPTY */                                 \
     X(RUN_REPAIRED, "run_repaired")                                                                \
-    X(RUN_STARTED, "run_started")
+    X(RUN_STARTED, "run_started")                                                                  \
+    /* saving: a file of a conversation, by waste-run */                                           \
+    X(SAVE_BEGUN, "save_begun")                                                                    \
+    X(SAVE_WRITTEN, "save_written")                                                                \
+    X(SAVE_FLUSHED, "save_flushed")                                                                \
+    X(SAVE_LINKED, "save_linked") /* the older one has its name */                                 \
+    X(SAVE_RENAMED, "save_renamed")
 
 #define WASTE_X(id, name) WASTE_INJECT_##id,
 enum waste_inject_point { WASTE_INJECT_POINTS(WASTE_X) WASTE_INJECT_COUNT };

@@ -29,10 +29,10 @@ ONLY_WHEN_TAKING_OVER = ("rebuild_slot", "rebuild_directory")
 
 def points():
     """{stage: [point]} from the table in shm/inject.h; its comments say whose they are."""
-    table, stage = {s: [] for s in waste.STAGES + ("waste-run",)}, None
+    table, stage = {s: [] for s in waste.STAGES + ("waste-run", "saving")}, None
     with open(os.path.join(waste.ROOT, "shm", "inject.h")) as f:
         for line in f:
-            section = re.search(r"/\* (every stage|reader|compute|router|waste-run): ", line)
+            section = re.search(r"/\* (every stage|reader|compute|router|waste-run|saving): ", line)
             if section:
                 stage = section.group(1)
             point = re.search(r'^    X\((\w+), "(\w+)"\)', line)

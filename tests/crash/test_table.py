@@ -8,7 +8,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 FILES = {"P": "tests/crash/test_points.py", "D": "tests/crash/test_deaths.py", "R": "tests/crash/test_random.py",
          "L": "tests/crash/test_late.py", "M": "tests/crash/test_memory.py", "S": "tests/crash/test_soak.py",
-         "C": "tests/e2e/test_control.py", "T": "tests/e2e/test_start.py", "W": "tests/e2e/test_watch.py"}
+         "C": "tests/e2e/test_control.py", "T": "tests/e2e/test_start.py", "W": "tests/e2e/test_watch.py",
+         "V": "tests/crash/test_session.py", "E": "tests/e2e/test_session.py"}
 
 
 def rows():
@@ -29,7 +30,7 @@ class Table(unittest.TestCase):
     def names(self, cell):
         """[(letter or None, name)]: a letter goes for the names behind it, up to the next."""
         letter = None
-        for m in re.finditer(r"\b([PDRLMSCTWU]) (?=`)|`([^`]+)`", cell):
+        for m in re.finditer(r"\b([PDRLMSCTWUVE]) (?=`)|`([^`]+)`", cell):
             if m.group(1):
                 letter = m.group(1)
             else:

@@ -174,21 +174,24 @@ class Sessions(waste.Test):
         words = " ".join("The capital of Italy is Rome." for _ in range(120))
         args = ["--system", SYSTEM, "--ignore-eos", "-n", "60", "--ctx", "4096"]
         want = self.ok(run({}, *args, prompt=words)).json()
-        file = os.path.join(waste.scratch(), "prompt")
         env = fresh("prompt-cache")
-        p = waste.start("run", waste.DEMO, words, *args, "--session", file, "--session-every", "16", "--json", "-q",
-                        env=dict(os.environ, **env))
+        for attempt in range(10):
+            file = os.path.join(waste.scratch(), "prompt-%d" % attempt)
+            p = waste.start("run", waste.DEMO, words, *args, "--session", file, "--session-every", "16", "--json", "-q",
+                            env=dict(os.environ, **env))
 
-        def position():
-            if not os.path.exists(file):
-                return 0
-            with open(file, "rb") as f:
-                return struct.unpack_from("<I", f.read(48), 44)[0]
-        waste.wait_for("some of the prompt", lambda: position() > 200 or p.poll() is not None)
-        waste.kill9(p.pid)
-        waste.finish(p)
-        at = position()
-        self.assertLess(at, want["prompt_tokens"], "it was quicker than the test")
+            def position():
+                if not os.path.exists(file):
+                    return 0
+                with open(file, "rb") as f:
+                    return struct.unpack_from("<I", f.read(48), 44)[0]
+            waste.wait_for("some of the prompt", lambda: position() > 20 or p.poll() is not None)
+            waste.kill9(p.pid)
+            waste.finish(p)
+            at = position()
+            if at < want["prompt_tokens"]:
+                break
+        self.assertLess(at, want["prompt_tokens"], "it was quicker than the test ten times")
         r = self.ok(run(env, *args, "--session", file, prompt=words)).json()
         self.assertEqual(r["ids"], want["ids"])
         self.assertEqual((r["prompt_tokens"], r["reused_tokens"]), (want["prompt_tokens"], at))
