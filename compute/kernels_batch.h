@@ -83,7 +83,7 @@ WASTE_INLINE void multiply_any(float *yt, size_t y_tile, const float *panel, siz
             for (uint32_t r = 0; r < rows; r += V_HALF_ROWS)
                 multiply_half(yt + r * WASTE_TILE, panel + r * stride, stride, scale + r, xt,
                               rows - r, cols, V_HALF_ROWS);
-        } else if (V_PAIR_ROWS && left > WASTE_TILE + HALF_TILE) {
+        } else if (V_PAIR_ROWS > 0 && left > WASTE_TILE + HALF_TILE) {
             tiles = 2;
             for (uint32_t r = 0; r < rows; r += V_PAIR_ROWS)
                 multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * stride, stride, scale + r,
