@@ -120,7 +120,7 @@ static void read_marks(const json_t *list, struct waste_marks *marks)
 {
     for (size_t i = 0; i < WASTE_MARKS; i++) {
         json_int_t at = json_integer_value(json_array_get(list, i));
-        waste_marks_add(marks, at > 0 ? (size_t)at : 0);
+        waste_marks_add(marks, at > 0 ? (size_t)at : 0, WASTE_MARK_LEAST);
     }
 }
 

@@ -58,11 +58,12 @@ static int mark(const struct waste_engine *e, const struct waste_text *text,
         return 0;
     if (system != NULL)
         ret = waste_markup_message(e->markup, WASTE_ROLE_SYSTEM, system, strlen(system), &ids);
-    waste_marks_add(marks, ids.count);
+    size_t before = ids.count;
+    waste_marks_add(marks, before, before);
     marks->lasting = marks->count > 0;
     if (ret == 0)
         ret = waste_markup_message(e->markup, WASTE_ROLE_USER, text->data, text->bytes, &ids);
-    waste_marks_add(marks, ids.count);
+    waste_marks_add(marks, ids.count, ids.count - before);
     waste_ids_finish(&ids);
     return ret;
 }

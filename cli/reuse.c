@@ -6,11 +6,11 @@
 #include "cli/prefix.h"
 #include "cli/state.h"
 
-void waste_marks_add(struct waste_marks *m, size_t at)
+void waste_marks_add(struct waste_marks *m, size_t at, size_t tokens)
 {
     uint32_t before = m->count > 0 ? m->at[m->count - 1] : 0;
 
-    if (m->count < WASTE_MARKS && at >= (size_t)before + WASTE_MARK_LEAST && at < UINT32_MAX)
+    if (m->count < WASTE_MARKS && tokens >= WASTE_MARK_LEAST && at > before && at < UINT32_MAX)
         m->at[m->count++] = (uint32_t)at;
 }
 

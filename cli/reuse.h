@@ -20,8 +20,8 @@ struct waste_marks {
     bool lasting; /* the first is the end of the system message: worth a file */
 };
 
-/* Adds one, if it is far enough behind the one before. */
-void waste_marks_add(struct waste_marks *marks, size_t at);
+/* Adds one behind a message of so many tokens, if they are worth a state. */
+void waste_marks_add(struct waste_marks *marks, size_t at, size_t tokens);
 
 /* As waste_client_request; marks are counted from the first of spec->ids. */
 int waste_reuse_request(struct waste_engine *e, const struct waste_request_spec *spec,

@@ -49,22 +49,27 @@ static int encode(const struct waste_engine *e, json_t *messages, json_t *images
     return ret;
 }
 
-/* A mark where the tokens of these messages end, if `whole` goes on with the rest behind them. */
-static bool mark(const struct waste_engine *e, json_t *messages, json_t *images,
-                 const struct waste_ids *whole, size_t at, struct waste_marks *marks)
+/* A mark where the tokens of these messages end, if `whole` goes on with the rest behind them and
+ * the last of the messages (`newest`, NULL: all of them) is worth it. */
+static bool mark(const struct waste_engine *e, json_t *messages, json_t *images, json_t *newest,
+                 json_t *its_images, const struct waste_ids *whole, size_t at,
+                 struct waste_marks *marks)
 {
-    struct waste_ids part = {0};
+    struct waste_ids part = {0}, last = {0};
     struct waste_error err;
     unsigned before = marks->count;
 
     if (encode(e, messages, images, false, &part, &err) == 0 && at + part.count < whole->count &&
-        memcmp(whole->id + at, part.id, part.count * sizeof(*part.id)) == 0)
-        waste_marks_add(marks, at + part.count);
+        memcmp(whole->id + at, part.id, part.count * sizeof(*part.id)) == 0 &&
+        (newest == NULL || encode(e, newest, its_images, false, &last, &err) == 0))
+        waste_marks_add(marks, at + part.count, newest != NULL ? last.count : part.count);
     waste_ids_finish(&part);
+    waste_ids_finish(&last);
     return marks->count > before;
 }
 
-static int encode_anew(const struct waste_talk *t, const struct waste_engine *e,
+/* `alone`: the newest message. */
+static int encode_anew(const struct waste_talk *t, const struct waste_engine *e, json_t *alone,
                        struct waste_ids *out, struct waste_marks *marks, struct waste_error *err)
 {
     json_t *first = json_array_get(t->messages, 0), *none = json_array();
@@ -72,11 +77,25 @@ static int encode_anew(const struct waste_talk *t, const struct waste_engine *e,
     int ret = encode(e, t->messages, t->images, true, out, err);
 
     if (ret == 0 && system != NULL && none != NULL)
-        marks->lasting = mark(e, system, none, out, 0, marks);
+        marks->lasting = mark(e, system, none, NULL, NULL, out, 0, marks);
     if (ret == 0)
-        mark(e, t->messages, t->images, out, 0, marks);
+        mark(e, t->messages, t->images, alone, t->attached, out, 0, marks);
     json_decref(system);
     json_decref(none);
+    return ret;
+}
+
+/* Behind the end of the newest reply. */
+static int encode_newest(const struct waste_talk *t, const struct waste_engine *e, json_t *alone,
+                         struct waste_ids *out, struct waste_marks *marks, struct waste_error *err)
+{
+    int ret = waste_markup_close(e->markup, t->ids.id, t->ids.count, t->generated, out);
+    size_t closing = out->count;
+
+    ret = ret < 0 ? waste_error_set(err, ret, "out of memory")
+                  : encode(e, alone, t->attached, true, out, err);
+    if (ret == 0)
+        mark(e, alone, t->attached, NULL, NULL, out, closing, marks);
     return ret;
 }
 
@@ -88,23 +107,20 @@ bool waste_talk_is_anew(const struct waste_talk *t)
 int waste_talk_encode(struct waste_talk *t, const struct waste_engine *e, struct waste_ids *out,
                       struct waste_marks *marks, struct waste_error *err)
 {
+    json_t *alone = json_pack("[O]", json_array_get(t->messages, json_array_size(t->messages) - 1));
+    int ret;
+
     *marks = (struct waste_marks){0};
+    if (alone == NULL)
+        return waste_error_set(err, -ENOMEM, "out of memory");
     if (waste_talk_is_anew(t)) {
         waste_ids_finish(&t->ids);
         t->generated = 0;
         t->stale = true; /* until all of it was asked */
-        return encode_anew(t, e, out, marks, err);
+        ret = encode_anew(t, e, alone, out, marks, err);
+    } else {
+        ret = encode_newest(t, e, alone, out, marks, err);
     }
-    json_t *alone = json_pack("[O]", json_array_get(t->messages, json_array_size(t->messages) - 1));
-    int ret = alone == NULL
-                  ? -ENOMEM
-                  : waste_markup_close(e->markup, t->ids.id, t->ids.count, t->generated, out);
-    size_t closing = out->count;
-
-    ret = ret < 0 ? waste_error_set(err, ret, "out of memory")
-                  : encode(e, alone, t->attached, true, out, err);
-    if (ret == 0)
-        mark(e, alone, t->attached, out, closing, marks);
     json_decref(alone);
     return ret;
 }

@@ -62,6 +62,18 @@ class Reuse(waste.Test):
         # another system message is another conversation
         self.assertEqual(self.ok(run(env, "--system", "X" + SYSTEM)).json()["reused_tokens"], 0)
 
+    def test_logits_are_the_same_bit_for_bit(self):
+        env = fresh("logits")
+        question = " ".join("What is the capital of Italy?" for _ in range(12))     # cut off from the reply's opening
+        found = []
+        for where, reused in (({}, False), (env, False), (env, True)):
+            path = os.path.join(waste.scratch(), "last.f32")
+            r = self.ok(waste.waste_run("eval", waste.DEMO, question, "--system", SYSTEM, "--logits", path, "--json", env=where))
+            self.assertEqual(r.json()["reused_tokens"] > 0, reused)
+            with open(path, "rb") as f:
+                found.append(f.read())
+        self.assertEqual(found[1:], found[:1] * 2)
+
     def test_off_is_off(self):
         env = dict(fresh("off"), WASTE_PREFIX_CACHE="0")
         for _ in range(2):
