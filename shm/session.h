@@ -1,12 +1,13 @@
 /*
  * The session segment: conversations, their token logs and the model state that belongs to them.
  *
- * A token is a transaction. With commit word (position p, bank b) the state of p consumed tokens is
- * in bank b and in the latent rows [0, p). A step consumes log[p]: it reads bank b, writes bank 1-b
- * and latent row p, then (if p + 1 is past the prompt) appends the sampled token as log[p + 1], and
- * publishes all of it with ONE release store of the commit word (p + 1, 1-b). A compute that dies
- * anywhere leaves the last commit whole; its successor redoes the step. There is no other sampler
- * state: the random number of log index i is a hash of (seed, i).
+ * A step is a transaction. With commit word (position p, bank b) the state of p consumed tokens is
+ * in bank b and in the latent rows [0, p). A step consumes n tokens, log[p .. p + n): one, or a chunk
+ * of the prompt. It reads bank b, writes bank 1-b and latent rows [p, p + n), then (if p + n is past
+ * the prompt) appends the sampled token as log[p + n], and publishes all of it with ONE release store
+ * of the commit word (p + n, 1-b). A compute that dies anywhere leaves the last commit whole; its
+ * successor redoes the step. There is no other sampler state: the random number of log index i is a
+ * hash of (seed, i).
  *
  * A restore puts a conversation's state back: while no request runs, the client writes the log, one
  * bank and the latent rows [0, restore_position), and posts a request with WASTE_REQ_RESTORE that

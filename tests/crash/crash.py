@@ -22,6 +22,7 @@ TRIED_AGAIN = 4  # deaths at one token that are still no reason to give up
 
 # who comes by: the sections of the table in shm/inject.h
 EVERYWHERE = ("start_attached", "start_repaired", "start_ready", "start_running", "bell_seq", "log_body")
+CHUNK = ("--chunk", "2")  # a prompt is several steps
 ONLY_IN_PROMPTS = ("prompt_token", "prompt_chunk", "chunk_phase", "chunk_layer")
 ONLY_ON_ERRORS = ("slot_reason", "slot_unlisted")
 ONLY_WHEN_TAKING_OVER = ("rebuild_slot", "rebuild_directory")
@@ -157,9 +158,8 @@ class Test(waste.Test):
 
     @staticmethod
     def arguments(tokens):
-        # --chunk: the prompt is several steps
         return ["run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", tokens, "--temp", "0.7", "--seed", "11",
-                "--ignore-eos", "--chunk", "2", "--json", "-q"]
+                "--ignore-eos", *CHUNK, "--json", "-q"]
 
     def needs_points(self):
         if not INJECT:

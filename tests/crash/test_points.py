@@ -48,7 +48,7 @@ class Points(crash.Test):
 
     @property
     def small(self):
-        plan = self.plan(waste.DEMO)
+        plan = self.plan(waste.DEMO, *crash.CHUNK)
         return "--budget", plan["floor_bytes"] + 12 * plan["cache_bytes"] // plan["slots"]
 
     def test_every_kind_of_death_at_the_points_of_a_slot(self):

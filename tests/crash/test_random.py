@@ -20,7 +20,7 @@ LONG_TOKENS = 6000  # more than a run with hangs in it gets to
 
 class Random(crash.Test):
     def options(self, random):
-        plan = self.plan(waste.DEMO)
+        plan = self.plan(waste.DEMO, *crash.CHUNK)
         slots = random.choice((0, 4, 12, 84, 448))
         out = ["--budget", plan["floor_bytes"] + slots * plan["cache_bytes"] // plan["slots"]]
         out += ["--io", random.choice(("auto", "pread")), "--threads", random.choice((1, 2, 3))]
