@@ -178,8 +178,8 @@ int waste_forward_wait(struct waste_forward *f,
 
 /* hint.c: gives the router process x, the input of the layer's attention or else of its FFN, if it
  * will predict from it and has room. Not after a whole token's layers found all their experts in
- * memory: there is nothing to read ahead then, and waking another process costs more than it looks.
- * One worker. */
+ * memory, and of an attention not where little is waited for experts: there is nothing to read
+ * ahead then, and waking another process costs more than it looks. One worker. */
 void waste_hint(struct waste_forward *f, bool attention);
 
 /* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed

@@ -9,6 +9,18 @@ static bool is_moe(const struct waste_forward *f, uint32_t layer)
     return waste_model_layer(f->env.shm.model, layer)->is_moe;
 }
 
+/* The second prediction of a layer saves a few percent of the time that is waited for it, and wakes
+ * two processes: where little is waited it only costs. */
+#define WORTH_NS 500000
+
+static bool is_worth_it(const struct waste_forward *f, bool attention)
+{
+    const struct waste_layer_meter *m = &f->env.shm.layer_meter[f->layer];
+
+    /* relaxed: our own number */
+    return !attention || atomic_load_explicit(&m->recent_wait_ns, memory_order_relaxed) > WORTH_NS;
+}
+
 /* The next layer whose experts could be told; config.layers: there is none. */
 static uint32_t next_moe(const struct waste_forward *f, bool attention)
 {
@@ -27,7 +39,7 @@ void waste_hint(struct waste_forward *f, bool attention)
     struct waste_hidden *h;
     uint32_t next;
 
-    if (!c->options.lookahead || f->layers_served == f->cfg->layers)
+    if (!c->options.lookahead || f->layers_served == f->cfg->layers || !is_worth_it(f, attention))
         return;
     next = next_moe(f, attention);
     if (next == f->cfg->layers)

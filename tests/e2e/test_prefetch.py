@@ -74,17 +74,16 @@ class Prefetch(unittest.TestCase):
         r = waste.waste_run("bench", waste.DEMO, "--tokens", "40", "--lookahead", "8", "--json")
         precision = r.json()["router_precision"]
         self.assertEqual(set(precision), {"before_moe", "after_moe"})
-        for shares in precision.values():
-            self.assertEqual(len(shares), 8)
+        # a drive that is fast enough gets no second prediction
+        self.assertIn(len(precision["after_moe"]), (0, 8))
+        self.assertEqual(len(precision["before_moe"]), 8)
+        for shares in filter(None, precision.values()):
             # the likeliest are right more often, and four of 64 are chosen
             self.assertGreater(shares[0], 0.8)
             self.assertGreater(shares[0], shares[7])
             self.assertLessEqual(sum(shares), 4)
-        # the later one knows more
-        self.assertGreater(sum(precision["after_moe"][:4]), sum(precision["before_moe"][:4]))
         text = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "8").out.decode()
-        for outlook in ("before", "after"):
-            self.assertIn("router   right in percent, by rank, %s the MoE: " % outlook, text)
+        self.assertIn("router   right in percent, by rank, before the MoE: ", text)
         r = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "0", "--json")
         self.assertEqual(r.json()["router_precision"], {"before_moe": [], "after_moe": []})
 
