@@ -5,6 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "options/units.h"
+
 static uint64_t now_ns(void)
 {
     struct timespec t;
@@ -22,6 +24,19 @@ void waste_progress_init(struct waste_progress *p, const char *what, uint64_t to
     p->start_ns = p->shown_ns = now_ns();
 }
 
+/* "42 s", "7 min", "3 h 20 min". */
+static void format_left(double seconds, char *out, size_t room)
+{
+    uint64_t s = seconds > 0 ? (uint64_t)seconds : 0;
+    if (s < 120)
+        snprintf(out, room, "%u s", (unsigned)s);
+    else if (s < 7200)
+        snprintf(out, room, "%u min", (unsigned)(s / 60));
+    else
+        snprintf(out, room, "%llu h %u min", (unsigned long long)(s / 3600),
+                 (unsigned)(s / 60 % 60));
+}
+
 void waste_progress_show(struct waste_progress *p)
 {
     uint64_t now = now_ns(), every = p->tty ? 250000000u : 5000000000u;
@@ -31,9 +46,13 @@ void waste_progress_show(struct waste_progress *p)
     double done = (double)atomic_load_explicit(&p->done, memory_order_relaxed);
     double seconds = (double)(now - p->start_ns) * 1e-9;
     double rate = (done - (double)p->begun) / seconds;
-    double left = rate > 0 ? ((double)p->total_bytes - done) / rate : 0;
-    fprintf(stderr, "%s%s: %.2f of %.2f GiB, %.0f MiB/s, %.0f s left%s", p->tty ? "\r" : "",
-            p->what, done / 0x1p30, (double)p->total_bytes / 0x1p30, rate / 0x1p20, left,
+    char have[24], total[24], speed[24], left[32] = "?";
+    if (rate > 0)
+        format_left(((double)p->total_bytes - done) / rate, left, sizeof(left));
+    fprintf(stderr, "%s%s: %s of %s, %s/s, %s left%s", p->tty ? "\r" : "", p->what,
+            waste_units_format_size((uint64_t)done, have, sizeof(have)),
+            waste_units_format_size(p->total_bytes, total, sizeof(total)),
+            waste_units_format_size(rate > 0 ? (uint64_t)rate : 0, speed, sizeof(speed)), left,
             p->tty ? "   " : "\n");
     p->open = p->tty;
 }

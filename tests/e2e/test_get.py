@@ -869,7 +869,7 @@ class Running(Get):
         with fs.hub(FILES) as s:
             s.fault(".*" + SHARDS[0], drip=30000)
             r = self.ok(self.get(s))
-            self.assertRegex(r.err.decode(), r"get: [\d.]+ of [\d.]+ GiB, [\d.]+ MiB/s, \d+ s left")
+            self.assertRegex(r.err.decode(), r"get: [\d.]+ KiB of [\d.]+ KiB, [\d.]+ KiB/s, \d+ s left")
             self.assertEqual(self.ok(self.get(s, "-q")).err, b"")
 
 
