@@ -386,9 +386,13 @@ class Damage(waste.Test):
         self.assertEqual(len(lines), 1, r)
         for word in (file + ":", "cut off", file + ".old"):
             self.assertIn(word, lines[0])
-        # the damaged one did not take its place
-        os.rename(file + ".old", clear(path("older-copy")))
-        self.ok(run(path("older-copy"), "Hello!", "-n", 2))
+        # a single save: the damaged one does not take the older one's place
+        write(file, b"damaged")
+        old = read(file + ".old")
+        r, _ = chat(file, ["/reset"])
+        self.ok(r)
+        self.assertNotEqual(read(file), b"damaged")
+        self.assertEqual(read(file + ".old"), old)
         write(file, b"x")
         write(file + ".old", b"y")
         self.refused(run(file, "Thanks!"), file, file + ".old", codes=(2,))
