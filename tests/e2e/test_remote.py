@@ -126,7 +126,7 @@ class Remote(waste.Test):
     def test_bad_connections(self):
         with fs.hub(self.files) as s:
             for i, n in enumerate(self.shards):
-                s.fault(".*" + n, 2 + i % 2, **[{"cut": 100000}, {"status": 503}, {"corrupt": len(self.files[n]) - 1},
+                s.fault(".*" + n, 2, **[{"cut": 100000}, {"status": 503}, {"corrupt": len(self.files[n]) - 1},
                                                 {"page": True}, {"length": 5}][i % 5])
             self.ok(self.convert(s))
             self.assert_same()
