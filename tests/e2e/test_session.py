@@ -387,8 +387,9 @@ class Damage(waste.Test):
         for word in (file + ":", "cut off", file + ".old"):
             self.assertIn(word, lines[0])
         # a single save: the damaged one does not take the older one's place
+        old = read(self.make("rested"))
         write(file, b"damaged")
-        old = read(file + ".old")
+        write(file + ".old", old)
         r, _ = chat(file, ["/reset"])
         self.ok(r)
         self.assertNotEqual(read(file), b"damaged")
