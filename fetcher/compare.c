@@ -14,10 +14,11 @@
 #include "fetcher/release.h"
 #include "reader/container_int.h"
 #include "reader/direct.h"
-#include "shm/slot.h"
 #include "reader/read.h"
+#include "shm/slot.h"
 
 enum { BLOCK = 64, DIM = WASTE_VEC_DIM, TASK_VALUES = 1 << 20 };
+#define EXPERTS ".block_sparse_moe.experts."
 #define LIMIT 0.5 /* a relative error above it is another matrix, not a coarse one */
 
 const char *const waste_compare_kind_names[WASTE_COMPARE_KINDS] = {"gate", "up",  "down", "f32",
@@ -67,8 +68,8 @@ void waste_compared_name(const struct waste_inspection *i, const struct waste_co
     if (m->expert < 0)
         snprintf(out, bytes, "%s", i->index->entry[m->entry].name);
     else
-        snprintf(out, bytes, "%smodel.layers.%d.block_sparse_moe.experts.%d.w%d.weight",
-                 i->index->prefix, m->layer, m->expert, number[m->kind]);
+        snprintf(out, bytes, "%smodel.layers.%d" EXPERTS "%d.w%d.weight", i->index->prefix,
+                 m->layer, m->expert, number[m->kind]);
 }
 
 double waste_compared_error(double error, double norm)
@@ -194,12 +195,13 @@ static void list_missing(struct work *w)
         unsigned layer;
         bool in_layer = strncmp(t, x->prefix, prefix) == 0 &&
                         sscanf(t + prefix, "model.layers.%u.", &layer) == 1;
-        if (strstr(t, ".block_sparse_moe.experts.") ||
+        const char *expert = strstr(t, EXPERTS);
+        if ((expert && strtoul(expert + strlen(EXPERTS), NULL, 10) < w->i->model->config.experts) ||
             (in_layer && layer >= w->i->model->config.layers) ||
             bsearch(&t, name, x->count, sizeof(*name), by_string))
             continue;
         waste_damages_add(&w->i->damages, WASTE_MANIFEST, -1, -1, -1,
-                          "trunk has no %s, which the source has", t);
+                          "the container has no %s, which the source has", t);
     }
     free(name);
 }
@@ -401,8 +403,8 @@ static int load_books(struct work *w)
         return waste_fetch_fail("out of memory");
     }
     int rc = waste_direct_open(&file, w->dir_fd, WASTE_CODEBOOK_FILE);
-    if (rc == 0 && waste_read_at(file.buffered, raw, (size_t)(books * stride), 0) !=
-                       (ssize_t)(books * stride))
+    if (rc == 0 &&
+        waste_read_at(file.buffered, raw, (size_t)(books * stride), 0) != (ssize_t)(books * stride))
         rc = -ENODATA;
     waste_direct_close(&file);
     for (uint64_t b = 0; b < books && rc == 0; b++)

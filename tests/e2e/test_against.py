@@ -224,6 +224,13 @@ class Against(waste.Test):
         self.assertTrue(any("no such tensor" in d["what"] and norm in d["what"] for d in damages))
         self.assertTrue(any("which the source has" in d["what"] and "weighX" in d["what"] for d in damages))
 
+    def test_an_expert_too_many_in_the_source_is_named(self):
+        more, fewer = "model.layers.1.block_sparse_moe.experts.12.w1.weight", "model.layers.1.block_sparse_moe.experts.77.w1.weight"
+        path, out, _ = self.hurt_source(lambda p: self.rename(p, more, fewer))
+        damages = self.against(path, out, code=1)["damages"]
+        self.assertTrue(any("which the source has" in d["what"] and fewer in d["what"] for d in damages), damages)
+        self.assertTrue(any("no such tensor" in d["what"] and more in d["what"] for d in damages), damages)
+
     def test_another_release_is_all_damage(self):
         source, out = self.model(*MODELS[3])
         other = os.path.join(waste.scratch(), "other-seed")
