@@ -1,4 +1,5 @@
 /* waste-fetch convert: a release to a container, layer by layer. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -55,21 +56,21 @@ static int keep_headers(struct waste_conversion *v)
 static void tick(void *arg)
 {
     struct waste_conversion *v = arg;
-    waste_progress_show(&v->c.progress);
-}
-
-static void say_unit(struct waste_conversion *v, uint32_t unit)
-{
-    if (unit)
-        snprintf(v->what, sizeof(v->what), "layer %u of %u", unit - 1, v->c.shape.layers);
-    else
+    uint32_t coded = atomic_load_explicit(&v->c.coded, memory_order_relaxed);
+    if (!v->at)
         snprintf(v->what, sizeof(v->what), "embeddings and the like");
+    else if (v->at <= v->c.shape.dense_layers)
+        snprintf(v->what, sizeof(v->what), "layer %u of %u", v->at - 1, v->c.shape.layers);
+    else
+        snprintf(v->what, sizeof(v->what), "layer %u of %u, %u of %u experts", v->at - 1,
+                 v->c.shape.layers, coded, v->c.shape.experts);
+    waste_progress_show(&v->c.progress);
 }
 
 static int convert_unit(struct waste_conversion *v, uint32_t unit)
 {
     struct waste_convert *c = &v->c;
-    say_unit(v, unit);
+    v->at = unit;
     atomic_store_explicit(&c->coded, 0, memory_order_relaxed);
     if (waste_conversion_want(v, unit))
         return -1;
@@ -84,6 +85,16 @@ static int convert_unit(struct waste_conversion *v, uint32_t unit)
     if (waste_ledger_complete(&v->ledger))
         return 0; /* the manifest of the whole container comes last */
     return waste_ledger_publish(&v->ledger) ? -1 : waste_conversion_release(v);
+}
+
+/* What is left to do once the whole container is published. */
+static int clean_up(struct waste_conversion *v)
+{
+    int rc = waste_conversion_release(v);
+    if (rc == 0 && unlinkat(v->c.dir, headers_file, 0) && errno != ENOENT)
+        rc = waste_fetch_fail("cannot remove %s/%s: %s", v->c.path, headers_file, strerror(errno));
+    v->release.used_up = rc == 0;
+    return rc;
 }
 
 /* The manifest of the whole container, after all it speaks of and the checksums. */
@@ -101,12 +112,7 @@ static int finish(struct waste_conversion *v)
     if (rc == 0 && waste_container_open(c->path, &model, &err))
         rc = waste_fetch_fail("the container just written is not accepted: %s", err.text);
     free(model);
-    if (rc == 0)
-        rc = waste_conversion_release(v);
-    if (rc == 0 && unlinkat(c->dir, headers_file, 0) && errno != ENOENT)
-        rc = waste_fetch_fail("cannot remove %s/%s: %s", c->path, headers_file, strerror(errno));
-    v->release.used_up = rc == 0;
-    return rc;
+    return rc ? rc : clean_up(v);
 }
 
 static int convert_all(struct waste_conversion *v)
@@ -124,10 +130,8 @@ static int convert_all(struct waste_conversion *v)
     rc = waste_conversion_release(v); /* what a killed run had no time for */
     for (uint32_t u; rc == 0 && (u = waste_conversion_next(v)) != WASTE_UNIT_NONE;)
         rc = convert_unit(v, u);
-    if (rc == 0 && waste_ledger_complete(&v->ledger)) {
-        say_unit(v, units - 1);
+    if (rc == 0 && waste_ledger_complete(&v->ledger))
         rc = finish(v);
-    }
     v->seconds = waste_progress_finish(&c->progress);
     waste_team_destroy(c->team);
     return rc;
@@ -163,6 +167,7 @@ static int convert_into(struct waste_conversion *v)
             rc = convert_all(v);
     } else if (rc == 0) {
         v->was_whole = true;
+        rc = clean_up(v); /* the run that published it may have been killed */
     }
     free(text);
     return rc;
@@ -183,6 +188,30 @@ static void close_all(struct waste_conversion *v)
         close(v->c.dir);
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* --reclaim on has left nothing of the release, and the container is whole: all was done. */
+static bool is_used_up(const struct waste_fetch_args *args)
+{
+    struct waste_model *model = NULL;
+    struct waste_error err;
+    const char *release = args->line.positional[0];
+    DIR *d = args->reclaim == WASTE_RECLAIM_ON ? opendir(release) : NULL;
+    bool shards = false;
+    for (struct dirent *e; d && (e = readdir(d));)
+        shards = shards || ends_with(e->d_name, ".safetensors");
+    if (d)
+        closedir(d);
+    if (!d || shards || waste_container_open(args->line.positional[1], &model, &err))
+        return false;
+    free(model);
+    return true;
+}
+
 int waste_fetch_convert(const struct waste_fetch_args *args)
 {
     struct waste_conversion v = {.args = args};
@@ -194,6 +223,10 @@ int waste_fetch_convert(const struct waste_fetch_args *args)
     v.c.effort = &efforts[args->effort];
     if (waste_container_read_file(v.c.path, headers_file, HEADERS_LIMIT, &cached, &bytes, &err))
         cached = NULL;
+    if (!cached && is_used_up(args)) {
+        waste_conversion_already_there(&v);
+        return 0;
+    }
     int rc = waste_search_init(&v.c.search);
     if (rc == 0)
         rc = waste_conversion_open(&v, cached);

@@ -22,7 +22,8 @@ struct waste_conversion {
     uint64_t read_bytes;  /* of the units to convert */
     double seconds;
     bool was_whole; /* before this run */
-    char what[64];  /* the unit at work, for the progress line */
+    uint32_t at;    /* the unit at work */
+    char what[64];  /* the same, for the progress line */
 };
 
 /* Reads what there is to convert and checks it. `cached`: headers of shards that may be gone, or
@@ -56,6 +57,9 @@ uint64_t waste_conversion_space(const struct waste_conversion *v);
 
 /* --dry-run. 0, or -1 with the reason printed. */
 int waste_conversion_show_plan(const struct waste_conversion *v);
+
+/* That there was nothing to do. */
+void waste_conversion_already_there(const struct waste_conversion *v);
 
 /* On stdout, as --json and --quiet say. */
 void waste_conversion_summary(const struct waste_conversion *v);

@@ -113,12 +113,24 @@ static json_t *errors_json(const struct waste_conversion *v)
     return all;
 }
 
+void waste_conversion_already_there(const struct waste_conversion *v)
+{
+    if (v->args->json)
+        print_json(json_pack("{s:s, s:b}", "container", v->c.path, "whole", true));
+    else if (!v->args->quiet)
+        printf("%s: already there\n", v->c.path);
+}
+
 void waste_conversion_summary(const struct waste_conversion *v)
 {
     bool whole = waste_ledger_complete(&v->ledger);
     uint32_t done = 0;
     for (uint32_t l = 0; l < v->c.shape.layers; l++)
         done += v->ledger.done.layer[l];
+    if (v->was_whole) {
+        waste_conversion_already_there(v);
+        return;
+    }
     if (v->args->json) {
         print_json(json_pack("{s:s, s:b, s:i, s:i, s:I, s:f, s:i, s:s, s:o}", "container",
                              v->c.path, "whole", whole, "layers_done", (int)done, "layers",
@@ -129,10 +141,6 @@ void waste_conversion_summary(const struct waste_conversion *v)
     }
     if (v->args->quiet)
         return;
-    if (v->was_whole) {
-        printf("%s: already there\n", v->c.path);
-        return;
-    }
     printf("%s: %.1f MiB of weights in %.2f s, %.0f MiB/s\n", v->c.path,
            (double)v->read_bytes / 0x1p20, v->seconds,
            (double)v->read_bytes / 0x1p20 / (v->seconds > 0 ? v->seconds : 1));

@@ -458,6 +458,7 @@ class Convert(waste.Test):
         self.ok(self.convert(work, path, "--effort", "0", "--layers", "0-2", "--reclaim", "on"))
         self.assertGreater(self.check_reclaimed(work, weight_map, path), 0)
         self.ok(self.convert(work, path, "--effort", "0", "--reclaim", "on"))
+        self.assertIn(b"already there", self.ok(self.convert(work, path, "--effort", "0", "--reclaim", "on")).out)
         self.ok(self.convert(source, self.out("reference"), "--effort", "0"))
         self.assertEqual(digests(path), digests(os.path.join(waste.scratch(), "reference")))
 
