@@ -152,6 +152,8 @@ void waste_conversion_summary(const struct waste_conversion *v)
             printf("%-4s weights: relative error %.2f %%, at most %.2f %% (layer %u)\n", kinds[k],
                    100 * mean, 100 * worst, at);
     }
+    if (v->skipped)
+        printf("left out: %u tensors of layers from %u on\n", v->skipped, v->c.shape.layers);
     if (!whole)
         printf("%s: partial, %u of %u layers: the same command without --layers, or waste-fetch "
                "merge, makes it whole\n",
