@@ -48,6 +48,8 @@ static inline void v16_choose(v16 *best, v16 *from, v16 v, int32_t tag)
     *from = _mm512_mask_mov_epi32(*from, less, _mm512_set1_epi32(tag));
 }
 
+#define SEARCH_INLINE inline __attribute__((always_inline))
+#define SEARCH_UNROLL _Pragma("GCC unroll 16")
 #define SEARCH_NAME waste_search_avx512
 #define SEARCH_LEVEL "avx512"
 #include "fetcher/search_tmpl.h"

@@ -65,6 +65,8 @@ static inline void v16_choose(v16 *best, v16 *from, v16 v, int32_t tag)
         }
 }
 
+#define SEARCH_INLINE
+#define SEARCH_UNROLL
 #define SEARCH_NAME waste_search_c
 #define SEARCH_LEVEL "c"
 #include "fetcher/search_tmpl.h"

@@ -65,6 +65,8 @@ static inline void v16_choose(v16 *best, v16 *from, v16 v, int32_t tag)
     }
 }
 
+#define SEARCH_INLINE inline __attribute__((always_inline))
+#define SEARCH_UNROLL _Pragma("GCC unroll 16")
 #define SEARCH_NAME waste_search_neon
 #define SEARCH_LEVEL "neon"
 #include "fetcher/search_tmpl.h"

@@ -7,6 +7,8 @@
  *   v16_tag(v, tag)          (v & ~15) | tag
  *   v16_choose(&best, &from, v, i)   in lanes where v < best: best = v, from = i
  *   SEARCH_NAME, SEARCH_LEVEL
+ *   SEARCH_INLINE, SEARCH_UNROLL   how the loops over stages and groups become constant; nothing in
+ *                                  plain C, which sanitizers would make too large
  */
 #include <string.h>
 
@@ -21,7 +23,7 @@ struct beam {
 };
 
 /* Score of every entry of a stage against x alone; the low four bits name the group. */
-static inline __attribute__((always_inline)) void score_stage(const struct waste_books *b,
+static SEARCH_INLINE void score_stage(const struct waste_books *b,
                                                               uint32_t stage, const int16_t *x,
                                                               const uint32_t groups, v16 *out)
 {
@@ -31,7 +33,7 @@ static inline __attribute__((always_inline)) void score_stage(const struct waste
         memcpy(&both, x + 2 * p, 4);
         pair[p] = v16_set1(both);
     }
-#pragma GCC unroll 16
+SEARCH_UNROLL
     for (uint32_t g = 0; g < groups; g++) {
         v16 v = v16_load(&b->half[stage][g * LANES]);
         for (uint32_t p = 0; p < 4; p++)
@@ -43,7 +45,7 @@ static inline __attribute__((always_inline)) void score_stage(const struct waste
 static inline v16 lowest(const v16 *v, const uint32_t groups)
 {
     v16 low = v[0];
-#pragma GCC unroll 16
+SEARCH_UNROLL
     for (uint32_t g = 1; g < groups; g++)
         low = v16_min(low, v[g]);
     return low;
@@ -71,7 +73,7 @@ static inline void narrow(struct beam *beam, uint32_t width)
 }
 
 /* Every candidate with every entry of stage t. */
-static inline __attribute__((always_inline)) void extend(const struct waste_books *b,
+static SEARCH_INLINE void extend(const struct waste_books *b,
                                                          struct beam *beam, const v16 *score,
                                                          uint32_t width, const uint32_t t,
                                                          const uint32_t groups)
@@ -84,7 +86,7 @@ static inline __attribute__((always_inline)) void extend(const struct waste_book
         for (uint32_t s = 0; s < t; s++)
             row[s] = b->cross[s][t][beam->code[m] >> 8 * s & 255];
         v16 low = v16_set1(INT32_MAX);
-#pragma GCC unroll 16
+SEARCH_UNROLL
         for (uint32_t g = 0; g < groups; g++) {
             v16 v = score[g];
             for (uint32_t s = 0; s < t; s++)
@@ -101,7 +103,7 @@ static inline __attribute__((always_inline)) void extend(const struct waste_book
     settle(beam, t);
 }
 
-static inline __attribute__((always_inline)) void
+static SEARCH_INLINE void
 code_all(const struct waste_books *b, const int16_t (*x)[DIM], uint32_t n, uint32_t width,
          uint8_t (*code)[WASTE_BOOK_STAGES], const uint32_t stages, const uint32_t groups)
 {
