@@ -235,9 +235,12 @@ bool waste_prefix_load(struct waste_prefix *s, struct waste_prefix_hit *hit,
         copy_rows(&s->options.shape, hit->position, &hit->entry->state, to);
         touch(s, hit->entry);
     } else {
-        good = waste_snapshot_load(hit->file, to, &err) == 0;
+        int ret = waste_snapshot_load(hit->file, to, &err);
+        good = ret == 0;
         if (!good)
             s->options.note(s->options.arg, err.text);
+        if (ret == -EBADMSG) /* or it would be found, and never written anew, from now on */
+            unlink(waste_snapshot_path(hit->file));
         waste_snapshot_close(hit->file);
     }
     *hit = (struct waste_prefix_hit){.position = good ? hit->position : 0};

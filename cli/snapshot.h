@@ -70,6 +70,7 @@ void waste_snapshot_close(struct waste_snapshot_file *f);
 const struct waste_ids *waste_snapshot_ids(const struct waste_snapshot_file *f);
 const struct waste_text *waste_snapshot_text(const struct waste_snapshot_file *f);
 uint32_t waste_snapshot_position(const struct waste_snapshot_file *f);
+const char *waste_snapshot_path(const struct waste_snapshot_file *f);
 
 /* Puts the state there. 0 or -errno with err; the place is garbage then. */
 int waste_snapshot_load(struct waste_snapshot_file *f, const struct waste_snapshot_place *to,

@@ -302,6 +302,11 @@ uint32_t waste_snapshot_position(const struct waste_snapshot_file *f)
     return f->header.position;
 }
 
+const char *waste_snapshot_path(const struct waste_snapshot_file *f)
+{
+    return f->path;
+}
+
 int waste_snapshot_load(struct waste_snapshot_file *f, const struct waste_snapshot_place *to,
                         struct waste_error *err)
 {

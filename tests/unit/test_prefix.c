@@ -337,6 +337,32 @@ static void files_that_lie_are_removed_or_not_believed(void **state)
     gone(&w);
 }
 
+/* What the checksums of a file that was found do not tell: its state does not unpack. */
+static void a_state_that_does_not_unpack_is_removed(void **state)
+{
+    struct waste_prefix_hit hit;
+    struct state got;
+    struct waste_snapshot_place to = place(&got);
+    uint32_t ids[MOST];
+    char path[PATH_MAX];
+    struct world w;
+
+    make(&w, 0, plenty);
+    keep(&w, 1, 20, true);
+    only_file(&w, path);
+    tokens(1, ids);
+    waste_prefix_find(w.store, ids, 64, &hit);
+    assert_int_equal(hit.position, 20);
+    assert_int_equal(truncate(path, 200), 0);
+    assert_false(waste_prefix_load(w.store, &hit, &to));
+    assert_int_equal(w.notes, 1);
+    assert_int_equal(access(path, F_OK), -1);
+    /* and is written anew */
+    keep(&w, 1, 20, true);
+    assert_int_equal(find(&w, 1, 64), 20);
+    gone(&w);
+}
+
 static void a_directory_that_cannot_be_written_is_said_once(void **state)
 {
     struct world w;
@@ -366,6 +392,7 @@ int main(void)
         cmocka_unit_test(the_disk_keeps_what_was_used_last),
         cmocka_unit_test(leftovers_are_removed),
         cmocka_unit_test(files_that_lie_are_removed_or_not_believed),
+        cmocka_unit_test(a_state_that_does_not_unpack_is_removed),
         cmocka_unit_test(a_directory_that_cannot_be_written_is_said_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
