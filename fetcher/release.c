@@ -9,6 +9,9 @@
 
 #include "fetcher/io.h"
 
+/* A probe has as many values at least, and is no smaller than what one request for a header brings.
+ */
+enum { PROBE_VALUES = 1 << 16, PROBE_LEAST = 1 << 20 };
 enum { ROOM = 1024, SHARD_LIMIT = 100000, TENSOR_LIMIT = 1 << 24 };
 
 /* While the list is made: how a tensor's bytes are to be taken if it turns out to be half of a
@@ -69,8 +72,8 @@ static int add_tensor(void *ctx, const struct waste_safetensors_entry *e)
     return 0;
 }
 
-int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
-                            const char *json, size_t json_bytes)
+static int list_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
+                      const char *json, size_t json_bytes)
 {
     struct waste_error err;
     struct waste_release_shard *grown =
@@ -86,6 +89,25 @@ int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t 
     if (rc == -ENOMEM)
         return waste_fetch_fail("%s: out of memory", name);
     return rc ? waste_fetch_fail("%s/%s", r->path, err.text) : 0;
+}
+
+size_t waste_release_probe(uint64_t file_bytes, size_t json_bytes)
+{
+    size_t n = 8 + json_bytes + PROBE_VALUES;
+    n = n > PROBE_LEAST ? n : PROBE_LEAST;
+    return n < file_bytes ? n : (size_t)file_bytes;
+}
+
+int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
+                            const char *first, size_t json_bytes)
+{
+    struct waste_digest d;
+    if (waste_digest_bytes(first, waste_release_probe(file_bytes, json_bytes), false, &d))
+        return waste_fetch_fail("%s: out of memory", name);
+    int rc = list_shard(r, name, file_bytes, first + 8, json_bytes);
+    if (rc == 0)
+        memcpy(r->shard[r->shards - 1].sum, d.sha256, sizeof(d.sha256));
+    return rc;
 }
 
 static int by_name(const void *a, const void *b)
@@ -314,27 +336,29 @@ char *waste_release_headers(struct waste_release *r)
     return r->ops->headers(r);
 }
 
-int waste_release_keep_header(json_t *kept, const char *name, uint64_t file_bytes, const char *json,
-                              size_t json_bytes)
+int waste_release_keep_header(json_t *kept, const struct waste_release_shard *shard,
+                              const char *json, size_t json_bytes)
 {
-    json_t *one =
-        json_pack("{s:I, s:s%}", "bytes", (json_int_t)file_bytes, "header", json, json_bytes);
-    return one && !json_object_set_new(kept, name, one)
+    json_t *one = json_pack("{s:I, s:s, s:s%}", "bytes", (json_int_t)shard->bytes, "sum",
+                            shard->sum, "header", json, json_bytes);
+    return one && !json_object_set_new(kept, shard->name, one)
                ? 0
-               : waste_fetch_fail("%s: its header cannot be kept", name);
+               : waste_fetch_fail("%s: its header cannot be kept", shard->name);
 }
 
 int waste_release_add_kept(struct waste_release *r, const char *name, const json_t *kept)
 {
     const json_t *one = json_object_get(kept, name), *text = json_object_get(one, "header");
     uint64_t bytes = (uint64_t)json_integer_value(json_object_get(one, "bytes"));
-    if (!json_is_string(text))
+    const json_t *sum = json_object_get(one, "sum");
+    if (!json_is_string(text) || json_string_length(sum) != WASTE_SHA256_TEXT - 1)
         return -ENOENT;
-    int rc =
-        waste_release_add_shard(r, name, bytes, json_string_value(text), json_string_length(text));
-    if (rc == 0)
-        r->shard[r->shards - 1].gone = true;
-    return rc;
+    if (list_shard(r, name, bytes, json_string_value(text), json_string_length(text)))
+        return -1;
+    struct waste_release_shard *s = &r->shard[r->shards - 1];
+    memcpy(s->sum, json_string_value(sum), sizeof(s->sum));
+    s->gone = true;
+    return 0;
 }
 
 int waste_release_done(struct waste_release *r, uint32_t shard)
@@ -364,5 +388,7 @@ uint64_t waste_release_fingerprint(const struct waste_release *r)
         hash = mix(hash, shard_name(r, t), strlen(shard_name(r, t)) + 1);
         hash = mix(hash, &t->data.off, sizeof(t->data.off));
     }
+    for (uint32_t i = 0; i < r->shards; i++)
+        hash = mix(hash, r->shard[i].sum, sizeof(r->shard[i].sum));
     return hash;
 }

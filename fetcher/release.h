@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fetcher/digest.h"
 #include "fetcher/safetensors.h"
 
 enum waste_release_type {
@@ -42,10 +43,11 @@ struct waste_release_tensor {
 struct waste_release_shard {
     char *name;
     uint64_t bytes;
-    int fd;    /* -1: not wanted now */
-    bool here; /* wanting it takes no time */
-    bool gone; /* deleted, its header was kept */
-    bool over; /* the caller's: nothing more is to be read from it */
+    char sum[WASTE_SHA256_TEXT]; /* of its first waste_release_probe() bytes */
+    int fd;                      /* -1: not wanted now */
+    bool here;                   /* wanting it takes no time */
+    bool gone;                   /* deleted, its header was kept */
+    bool over;                   /* the caller's: nothing more is to be read from it */
 };
 
 struct waste_release;
@@ -94,13 +96,17 @@ int waste_release_open_remote(struct waste_release *r, const struct waste_releas
 
 /* For backends, headers that are kept: to and from a JSON object, by the shards' names. 0, -ENOENT
  * without a word (it is not kept), or -1. */
-int waste_release_keep_header(json_t *kept, const char *name, uint64_t file_bytes, const char *json,
-                              size_t json_bytes);
+int waste_release_keep_header(json_t *kept, const struct waste_release_shard *shard,
+                              const char *json, size_t json_bytes);
 int waste_release_add_kept(struct waste_release *r, const char *name, const json_t *kept);
 
-/* For backends: the next shard, with its whole header (8 bytes not included). */
+/* How many first bytes of a shard tell it apart from others of the same layout: the header, and
+ * values behind it. The same wherever the shard is. */
+size_t waste_release_probe(uint64_t file_bytes, size_t json_bytes);
+
+/* For backends: the next shard. `first` are its first waste_release_probe() bytes. */
 int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
-                            const char *json, size_t json_bytes);
+                            const char *first, size_t json_bytes);
 
 /* For backends: names of the shards by the index's text; the list must be freed with its strings.
  */
@@ -133,7 +139,8 @@ int waste_release_read(const struct waste_release *r, const struct waste_release
  * they cannot be read. */
 char *waste_release_headers(struct waste_release *r);
 
-/* Tells releases apart: names, types, shapes and places of all tensors. */
+/* Tells releases apart: names, types, shapes and places of all tensors, and the first values of
+ * every shard. */
 uint64_t waste_release_fingerprint(const struct waste_release *r);
 
 #endif

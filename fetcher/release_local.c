@@ -70,9 +70,9 @@ static int small(struct waste_release *r, const char *name, size_t limit, char *
     return rc < 0 ? waste_fetch_fail("%s", err.text) : 0;
 }
 
-/* The header of an open shard. 0 with malloc'd JSON. */
-static int read_header(const struct waste_release *r, const char *name, int fd, uint64_t bytes,
-                       char **json, size_t *json_bytes)
+/* The first bytes of an open shard. 0 with malloc'd waste_release_probe() bytes. */
+static int read_first(const struct waste_release *r, const char *name, int fd, uint64_t bytes,
+                      char **out, size_t *json_bytes)
 {
     uint8_t first[8] = {0};
     struct waste_error err;
@@ -81,11 +81,12 @@ static int read_header(const struct waste_release *r, const char *name, int fd, 
                                 (unsigned long long)bytes);
     if (waste_safetensors_length(name, bytes, first, json_bytes, &err))
         return waste_fetch_fail("%s/%s", r->path, err.text);
-    char *text = malloc(*json_bytes + 1);
+    size_t probe = waste_release_probe(bytes, *json_bytes);
+    char *text = malloc(probe);
     if (!text)
         return waste_fetch_fail("%s: out of memory", name);
-    for (size_t done = 0; done < *json_bytes;) {
-        ssize_t n = pread(fd, text + done, *json_bytes - done, (off_t)(8 + done));
+    for (size_t done = 0; done < probe;) {
+        ssize_t n = pread(fd, text + done, probe - done, (off_t)done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
@@ -96,8 +97,7 @@ static int read_header(const struct waste_release *r, const char *name, int fd, 
         }
         done += (size_t)n;
     }
-    text[*json_bytes] = 0;
-    *json = text;
+    *out = text;
     return 0;
 }
 
@@ -105,20 +105,20 @@ static int read_header(const struct waste_release *r, const char *name, int fd, 
 static int add_shard(struct waste_release *r, const char *name, const json_t *cached)
 {
     uint64_t bytes = 0;
-    char *json = NULL;
+    char *first = NULL;
     size_t json_bytes = 0;
     int fd = open_shard(r, name, &bytes);
     if (fd == -ENOENT)
         return waste_release_add_kept(r, name, cached);
     if (fd < 0)
         return waste_fetch_fail("cannot open %s/%s: %s", r->path, name, strerror(-fd));
-    int rc = read_header(r, name, fd, bytes, &json, &json_bytes);
+    int rc = read_first(r, name, fd, bytes, &first, &json_bytes);
     close(fd);
     if (rc == 0)
-        rc = waste_release_add_shard(r, name, bytes, json, json_bytes);
+        rc = waste_release_add_shard(r, name, bytes, first, json_bytes);
     if (rc == 0)
         r->shard[r->shards - 1].here = true;
-    free(json);
+    free(first);
     return rc;
 }
 
@@ -149,19 +149,19 @@ static int add_shards(struct waste_release *r, char *const *names, uint32_t coun
 static char *headers(struct waste_release *r)
 {
     json_t *all = json_object();
-    char *text = NULL, *header;
+    char *text = NULL, *first;
     for (uint32_t i = 0; i < r->shards; i++) {
         uint64_t bytes = 0;
         size_t n;
         int fd = open_shard(r, r->shard[i].name, &bytes);
-        if (fd < 0 || read_header(r, r->shard[i].name, fd, bytes, &header, &n)) {
+        if (fd < 0 || read_first(r, r->shard[i].name, fd, bytes, &first, &n)) {
             if (fd >= 0)
                 close(fd);
             goto out;
         }
         close(fd);
-        int rc = waste_release_keep_header(all, r->shard[i].name, bytes, header, n);
-        free(header);
+        int rc = waste_release_keep_header(all, &r->shard[i], first + 8, n);
+        free(first);
         if (rc)
             goto out;
     }

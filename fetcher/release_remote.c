@@ -24,9 +24,8 @@ struct remote {
     struct waste_mirror m;
     struct waste_courier *courier; /* NULL until the first shard is wanted */
     char *staging;
-    uint32_t *file;                 /* [shards] in the catalog */
-    char (*sum)[WASTE_SHA256_TEXT]; /* [shards] of the header that the list was made of */
-    json_t *kept;                   /* headers, until they are asked for */
+    uint32_t *file; /* [shards] in the catalog */
+    json_t *kept;   /* headers, until they are asked for */
     bool quiet;
 };
 
@@ -96,16 +95,6 @@ static size_t header_length(const struct waste_release *r, const char *name, uin
     return length;
 }
 
-static int keep_sum(struct remote *s, uint32_t shard, const char *json, size_t bytes)
-{
-    struct waste_digest d;
-
-    if (waste_digest_bytes(json, bytes, false, &d) != 0)
-        return waste_fetch_fail("out of memory");
-    memcpy(s->sum[shard], d.sha256, sizeof(s->sum[shard]));
-    return 0;
-}
-
 static int fetch_header(struct waste_release *r, const char *name)
 {
     struct remote *s = r->state;
@@ -121,34 +110,31 @@ static int fetch_header(struct waste_release *r, const char *name)
     int rc = length > 0 ? 0 : -1;
     if (bytes == WASTE_SIZE_UNKNOWN)
         waste_fetch_fail("%s/%s: the server does not say how long it is", r->path, name);
-    if (rc == 0 && text.bytes < 8 + length) {
+    size_t probe = rc == 0 ? waste_release_probe(bytes, length) : 0;
+    if (rc == 0 && text.bytes < probe) {
         free(text.data);
         text.data = NULL;
-        rc = get_first(r, name, 8 + length, bytes, &text);
+        rc = get_first(r, name, probe, bytes, &text);
     }
-    if (rc == 0 && text.bytes < 8 + length)
-        rc = waste_fetch_fail("%s/%s: the server sends %zu bytes of its header of %zu", r->path,
-                              name, text.bytes, 8 + length);
+    if (rc == 0 && text.bytes < probe)
+        rc = waste_fetch_fail("%s/%s: the server sends %zu bytes of its first %zu", r->path, name,
+                              text.bytes, probe);
     if (rc == 0)
-        rc = waste_release_add_shard(r, name, bytes, text.data + 8, length);
+        rc = waste_release_add_shard(r, name, bytes, text.data, length);
     if (rc == 0)
-        rc = waste_release_keep_header(s->kept, name, bytes, text.data + 8, length);
-    if (rc == 0)
-        rc = keep_sum(s, shard, text.data + 8, length);
+        rc = waste_release_keep_header(s->kept, &r->shard[shard], text.data + 8, length);
     free(text.data);
     return rc;
 }
 
 static int add_kept(struct waste_release *r, const char *name, const json_t *kept)
 {
-    const json_t *text = json_object_get(json_object_get(kept, name), "header");
     uint32_t shard = r->shards;
     int rc = waste_release_add_kept(r, name, kept);
 
-    if (rc != 0)
-        return rc;
-    r->shard[shard].gone = false;
-    return keep_sum(r->state, shard, json_string_value(text), json_string_length(text));
+    if (rc == 0)
+        r->shard[shard].gone = false;
+    return rc;
 }
 
 /* ---- shards ---- */
@@ -165,27 +151,28 @@ static int start(struct waste_release *r)
     return s->courier != NULL ? 0 : fail(r, &err);
 }
 
-/* What was fetched begins with the header that was looked at. */
-static int check_header(const struct waste_release *r, uint32_t shard, int fd)
+/* What was fetched begins with the header and the values that were looked at. */
+static int check_first(const struct waste_release *r, uint32_t shard, int fd)
 {
-    const struct remote *s = r->state;
-    const char *name = r->shard[shard].name;
+    const struct waste_release_shard *s = &r->shard[shard];
     struct waste_digest d = {.bytes = 0};
     struct waste_error err;
     uint8_t first[8];
-    size_t length = 0;
-    char *json = NULL;
+    size_t length = 0, probe = 0;
+    char *text = NULL;
 
     if (pread(fd, first, 8, 0) == 8 &&
-        waste_safetensors_length(name, r->shard[shard].bytes, first, &length, &err) == 0)
-        json = malloc(length + 1);
-    if (json != NULL && pread(fd, json, length, 8) == (ssize_t)length)
-        waste_digest_bytes(json, length, false, &d);
-    free(json);
-    return strcmp(d.sha256, s->sum[shard]) == 0
+        waste_safetensors_length(s->name, s->bytes, first, &length, &err) == 0) {
+        probe = waste_release_probe(s->bytes, length);
+        text = malloc(probe);
+    }
+    if (text != NULL && pread(fd, text, probe, 0) == (ssize_t)probe)
+        waste_digest_bytes(text, probe, false, &d);
+    free(text);
+    return strcmp(d.sha256, s->sum) == 0
                ? 0
-               : waste_fetch_fail("%s/%s: its header is not the one that was seen first", r->path,
-                                  name);
+               : waste_fetch_fail("%s/%s: its first bytes are not those that were seen at first",
+                                  r->path, s->name);
 }
 
 static int open_staged(const struct waste_release *r, uint32_t shard)
@@ -200,7 +187,7 @@ static int open_staged(const struct waste_release *r, uint32_t shard)
     int rc = fstat(fd, &st) != 0 || (uint64_t)st.st_size != w->bytes
                  ? waste_fetch_fail("%s/%s: other bytes came than the %llu that were announced",
                                     r->path, w->name, (unsigned long long)w->bytes)
-                 : check_header(r, shard, fd);
+                 : check_first(r, shard, fd);
     if (rc == 0)
         return fd;
     close(fd);
@@ -275,7 +262,6 @@ static void close_remote(struct waste_release *r)
     json_decref(s->kept);
     free(s->staging);
     free(s->file);
-    free(s->sum);
     free(s);
 }
 
@@ -338,8 +324,7 @@ static int add_shards(struct waste_release *r, char *const *names, uint32_t coun
 
     s->kept = json_object();
     s->file = calloc(count, sizeof(*s->file));
-    s->sum = calloc(count, sizeof(*s->sum));
-    if (s->kept == NULL || s->file == NULL || s->sum == NULL)
+    if (s->kept == NULL || s->file == NULL)
         rc = waste_fetch_fail("out of memory");
     waste_progress_init(&p, "headers", (uint64_t)count * HEADER_FIRST, s->quiet);
     for (uint32_t i = 0; i < count && rc == 0; i++) {

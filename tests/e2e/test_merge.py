@@ -140,6 +140,16 @@ class Merge(waste.Test):
         self.refused(fetch("merge", self.out(), self.parts["0-1"], self.parts["2"], part), "tokenizer.model", codes=(1,))
         self.refused(fetch("merge", self.out(), self.parts["0-1"], waste.synth("tiny-odd-k3")), codes=(1,))
 
+    def test_parts_of_another_fine_tune_are_refused(self):
+        """The same layout, other values."""
+        other, part = self.path("fine-tune"), self.path("converted-fine-tune")
+        self.make("synth", "--checkpoint", "--shape", "tiny-odd-k3", "--shard-size", "2M", "--seed", "9", other)
+        self.make("convert", "--effort", 0, "--layers", "3-4", other, part)
+        for order in ((self.parts["0-1"], self.parts["2"], part), (part, self.parts["2"], self.parts["0-1"])):
+            out = self.out()
+            self.refused(fetch("merge", out, *order), "not parts of one conversion", "convert.json", codes=(1,))
+            self.assertFalse(os.path.exists(out))
+
     def test_out_is_never_something_else(self):
         out = self.out()
         os.mkdir(out)
