@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "compute/kernels.h"
+#include "fetcher/address.h"
 #include "fetcher/io.h"
 #include "fetcher/jobs.h"
 #include "fetcher/release.h"
@@ -479,6 +480,10 @@ int waste_compare(struct waste_comparison *c, struct waste_inspection *i, const 
     memset(c, 0, sizeof(*c));
     if (!i->index)
         return waste_fetch_fail("%s cannot be compared: its manifest is damaged", i->dir);
+    if (waste_address_is_remote(source))
+        return waste_fetch_fail("--against %s: a directory is wanted, waste-fetch get makes one of "
+                                "a hub's or a URL's release",
+                                source);
     int rc = waste_release_open_local(&w.release, source, NULL);
     if (rc == 0) {
         w.dir_fd = open(i->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,10 @@
 
 int waste_fetch_fail(const char *format, ...)
 {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
     char text[1024];
+    if (atomic_flag_test_and_set(&said))
+        return -1;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Prints "waste-fetch: ..." as one line on stderr; control characters are escaped. Returns -1. */
+/* Prints "waste-fetch: ..." as one line on stderr; control characters are escaped. Only the first
+ * call of a process prints, from whatever thread: what ends a run is said once. Returns -1. */
 int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The whole of it, at `off`; 0 or -errno. */

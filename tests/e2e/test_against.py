@@ -251,6 +251,10 @@ class Against(waste.Test):
         self.assertEqual([(d["expert"]) for d in found["damages"]], [3])
         self.assertFalse(any(".experts.3." in m["name"] for m in found["against"]["matrices"]))
 
+    def test_a_source_that_is_no_directory_of_this_machine(self):
+        for source in ("https://127.0.0.1:1/x", "some/model"):
+            self.refused(fetch("verify", self.model(*MODELS[0])[1], "--against", source), source, "directory", "waste-fetch get", codes=(2,))
+
     def test_a_source_that_is_none(self):
         source, out = self.model(*MODELS[0])
         empty = os.path.join(waste.scratch(), "no-source")

@@ -451,6 +451,31 @@ class Convert(waste.Test):
         for s in shards:
             self.assertIn(s.encode(), r.out)
 
+    def test_a_source_that_was_replaced_is_not_mixed_in(self):
+        source, other = (self.made("tiny-k3", "--shard-size", "300k", *seed) for seed in ((), ("--seed", "9")))
+        for reclaim in ("off", "on"):
+            with self.subTest(reclaim):
+                work, path = self.out("replaced"), self.out("mixed")
+                shutil.copytree(source, work)
+                self.ok(self.convert(work, path, "--effort", "0", "--layers", "0-2", "--reclaim", reclaim))
+                before, left = digests(path), [n for n in os.listdir(work) if n.endswith(".safetensors")]
+                for n in left:
+                    shutil.copyfile(os.path.join(other, n), os.path.join(work, n))
+                self.refused(self.convert(work, path, "--effort", "0", "--reclaim", reclaim), path, "other content")
+                self.assertEqual(digests(path), before)
+                self.assertEqual(sorted(n for n in os.listdir(work) if n.endswith(".safetensors")), sorted(left))
+                for n in left:
+                    shutil.copyfile(os.path.join(source, n), os.path.join(work, n))
+                self.ok(self.convert(work, path, "--effort", "0", "--reclaim", reclaim))
+
+    def test_what_is_wrong_everywhere_is_said_once(self):
+        tensors, config = release(self.made("tiny-linear")), load_json(self.made("tiny-linear"), "config.json")
+        source = self.out("wrong-everywhere")
+        write_release(source, {n: (d, shape, b"\xff" * len(raw)) for n, (d, shape, raw) in tensors.items()}, config,
+                      specials={500: "[BOS]"})
+        for turn in range(10):
+            self.refused(self.convert(source, self.out("refused"), "-q", "--effort", "0", "--threads", "8"), "not finite")
+
     def test_reclaim_of_a_part_leaves_what_others_need(self):
         source, work, path = self.made("tiny-k3", "--shard-size", "300k"), self.out("shared-source"), self.out("first-half")
         shutil.copytree(source, work)
