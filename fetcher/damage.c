@@ -78,7 +78,8 @@ static json_t *number_or_null(int64_t n)
 json_t *waste_damages_json(struct waste_damages *d)
 {
     json_t *list = json_array();
-    qsort(d->damage, d->count, sizeof(d->damage[0]), by_place);
+    if (d->count)
+        qsort(d->damage, d->count, sizeof(d->damage[0]), by_place);
     for (uint32_t i = 0; i < d->count; i++) {
         const struct waste_damage *x = &d->damage[i];
         json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o, s:s}", "file", x->file, "layer",

@@ -100,79 +100,101 @@ static const struct waste_command_info command_table[WASTE_FETCH_COMMAND_COUNT] 
 
 static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] = {
     [WASTE_FETCH_GET] =
-        {"SRC is OWNER/NAME on a hub, or the URL of a directory. Of a hub, its listing says what\n"
-         "there is, and the commit is recorded: later runs stay at it. Beside a URL, SHA256SUMS "
-         "is\n"
-         "the listing if there is one; else the shards are those of the index, and small files "
-         "are\n"
-         "asked for by their usual names. Shards and small files are fetched, hidden files and\n"
-         "weights in other formats are not, unless --include names them.\n"
-         "The same command goes on after anything that ended it. Sizes and sums are checked "
-         "before\n"
-         "a file counts as done; a file that is done costs no request. --check reads everything\n"
-         "again; it needs no network once a run has begun.\n",
-         "  waste-fetch get moonshotai/Kimi-Linear-48B-A3B-Instruct kimi-linear\n"
-         "  waste-fetch get moonshotai/Kimi-K3 k3 --jobs 16 --dry-run\n"
-         "  waste-fetch get https://example.org/models/some/ some --exclude '*.md'\n"
-         "  waste-fetch get moonshotai/Kimi-K3 k3 --check\n"},
+        {.about =
+             "SRC is OWNER/NAME on a hub, or the URL of a directory. Of a hub, its listing says "
+             "what\n"
+             "there is, and the commit is recorded: later runs stay at it. Beside a URL, "
+             "SHA256SUMS "
+             "is\n"
+             "the listing if there is one; else the shards are those of the index, and small files "
+             "are\n"
+             "asked for by their usual names. Shards and small files are fetched, hidden files "
+             "and\n"
+             "weights in other formats are not, unless --include names them.\n"
+             "The same command goes on after anything that ended it. Sizes and sums are checked "
+             "before\n"
+             "a file counts as done; a file that is done costs no request. --check reads "
+             "everything\n"
+             "again; it needs no network once a run has begun.\n",
+         .examples = "  waste-fetch get moonshotai/Kimi-Linear-48B-A3B-Instruct kimi-linear\n"
+                     "  waste-fetch get moonshotai/Kimi-K3 k3 --jobs 16 --dry-run\n"
+                     "  waste-fetch get https://example.org/models/some/ some --exclude '*.md'\n"
+                     "  waste-fetch get moonshotai/Kimi-K3 k3 --check\n"},
     [WASTE_FETCH_CONVERT] =
-        {"Makes a container in the new directory OUT of a release: shards in safetensors (bf16,\n"
-         "f16, f32, MXFP4 pairs), config.json, tokenizer files. SRC is a directory, or as get "
-         "takes\n"
-         "it: then shards come to OUT/.staging when they are needed and go when they are used up,\n"
-         "so that room is needed for the container and a few shards. It goes layer by layer; the\n"
-         "same command again goes on where a broken run ended, at the same commit. Until all "
-         "layers\n"
-         "are there the manifest says that the container is partial. What is in the container\n"
-         "depends on SRC, the formats and the effort, not on the machine, the threads or\n"
-         "interruptions.\n",
-         "  waste-fetch convert Kimi-Linear-48B kimi-linear.waste\n"
-         "  waste-fetch convert --reclaim on --effort 2 Kimi-K3 kimi-k3.waste\n"
-         "  waste-fetch convert moonshotai/Kimi-K3 kimi-k3.waste\n"
-         "  waste-fetch convert --layers 24-46 Kimi-K3 part2.waste\n"},
+        {.about =
+             "Makes a container in the new directory OUT of a release: shards in safetensors "
+             "(bf16,\n"
+             "f16, f32, MXFP4 pairs), config.json, tokenizer files. SRC is a directory, or as get "
+             "takes\n"
+             "it: then shards come to OUT/.staging when they are needed and go when they are used "
+             "up,\n"
+             "so that room is needed for the container and a few shards. It goes layer by layer; "
+             "the\n"
+             "same command again goes on where a broken run ended, at the same commit. Until all "
+             "layers\n"
+             "are there the manifest says that the container is partial. What is in the container\n"
+             "depends on SRC, the formats and the effort, not on the machine, the threads or\n"
+             "interruptions.\n",
+         .examples = "  waste-fetch convert Kimi-Linear-48B kimi-linear.waste\n"
+                     "  waste-fetch convert --reclaim on --effort 2 Kimi-K3 kimi-k3.waste\n"
+                     "  waste-fetch convert moonshotai/Kimi-K3 kimi-k3.waste\n"
+                     "  waste-fetch convert --layers 24-46 Kimi-K3 part2.waste\n"},
     [WASTE_FETCH_SYNTH] =
-        {"Writes a container with random centred weights to the new directory OUT, or a release\n"
-         "(safetensors) as convert reads it. What it holds depends on the shape, the formats and\n"
-         "the seed, not on the machine or the threads.\n"
-         "A directory with other content is refused; one that a broken run of the same command\n"
-         "left is completed.\n",
-         "  waste-fetch synth --list\n"
-         "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
-         "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"
-         "  waste-fetch synth --checkpoint --shape tiny-k3 --dtype bf16 release\n"},
+        {.about = "Writes a container with random centred weights to the new directory OUT, or a "
+                  "release\n"
+                  "(safetensors) as convert reads it. What it holds depends on the shape, the "
+                  "formats and\n"
+                  "the seed, not on the machine or the threads.\n"
+                  "A directory with other content is refused; one that a broken run of the same "
+                  "command\n"
+                  "left is completed.\n",
+         .examples = "  waste-fetch synth --list\n"
+                     "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
+                     "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"
+                     "  waste-fetch synth --checkpoint --shape tiny-k3 --dtype bf16 release\n"},
     [WASTE_FETCH_MERGE] =
-        {"Joins containers that convert --layers made of one release with the same options, on as\n"
-         "many machines as one likes, to the whole one in the new directory OUT: the same bytes "
-         "as\n"
-         "one run of convert gives. Parts that do not belong together, lack a layer or differ "
-         "where\n"
-         "they overlap are refused. The same command again goes on where a broken run ended; with\n"
-         "--move the parts are used up, what is left of them may be deleted afterwards.\n",
-         "  waste-fetch merge kimi-k3.waste part1.waste part2.waste part3.waste\n"
-         "  waste-fetch merge --move kimi-k3.waste parts/*\n"},
+        {.about =
+             "Joins containers that convert --layers made of one release with the same options, on "
+             "as\n"
+             "many machines as one likes, to the whole one in the new directory OUT: the same "
+             "bytes "
+             "as\n"
+             "one run of convert gives. Parts that do not belong together, lack a layer or differ "
+             "where\n"
+             "they overlap are refused. The same command again goes on where a broken run ended; "
+             "with\n"
+             "--move the parts are used up, what is left of them may be deleted afterwards.\n",
+         .examples = "  waste-fetch merge kimi-k3.waste part1.waste part2.waste part3.waste\n"
+                     "  waste-fetch merge --move kimi-k3.waste parts/*\n"},
     [WASTE_FETCH_VERIFY] =
-        {"Looks at all of MODEL with all cores, past the page cache: the sizes of its files, "
-         "header,\n"
-         "crc32, scales and padding of every expert record, every number of the trunk and the\n"
-         "codebooks, every piece that integrity.json has a checksum of. Each damage is a line "
-         "with\n"
-         "file, layer, expert and offset. With --against, every matrix is also compared with the\n"
-         "release's: its relative error, by layer and kind, the worst ones by name (--json: all).\n"
-         "Exit code 0: whole; 1: damaged.\n",
-         "  waste-fetch verify models/demo.waste\n"
-         "  waste-fetch verify kimi-k3.waste --against Kimi-K3 --layers 0-9\n"
-         "  waste-fetch verify --json models/demo.waste\n"},
-    [WASTE_FETCH_SEAL] = {"Writes MODEL/integrity.json: the size of every file and checksums of "
-                          "all that has none of\n"
-                          "its own, so that waste-run and verify notice when a byte changes. A "
-                          "damaged container is\n"
-                          "refused.\n",
-                          "  waste-fetch seal models/demo.waste\n"},
-    [WASTE_FETCH_DISKBENCH] =
-        {"Reads the files of DIR past the page cache (O_DIRECT) at random places, 1 to 32 reads\n"
-         "at once. If there are none large enough, it makes one of up to 1 GiB and removes it.\n",
-         "  waste-fetch diskbench models/demo.waste\n"
-         "  waste-fetch diskbench /data --size 8M --seconds 2 --json\n"},
+        {.about =
+             "Looks at all of MODEL with all cores, past the page cache: the sizes of its files, "
+             "header,\n"
+             "crc32, scales and padding of every expert record, every number of the trunk and the\n"
+             "codebooks, every piece that integrity.json has a checksum of. Each damage is a line "
+             "with\n"
+             "file, layer, expert and offset. With --against, every matrix is also compared with "
+             "the\n"
+             "release's: its relative error, by layer and kind, the worst ones by name (--json: "
+             "all).\n"
+             "Exit code 0: whole; 1: damaged.\n",
+         .examples = "  waste-fetch verify models/demo.waste\n"
+                     "  waste-fetch verify kimi-k3.waste --against Kimi-K3 --layers 0-9\n"
+                     "  waste-fetch verify --json models/demo.waste\n"},
+    [WASTE_FETCH_SEAL] =
+        {.about = "Writes MODEL/integrity.json: the size of every file and checksums of "
+                  "all that has none of\n"
+                  "its own, so that waste-run and verify notice when a byte changes. A "
+                  "damaged container is\n"
+                  "refused.\n",
+         .examples = "  waste-fetch seal models/demo.waste\n"},
+    [WASTE_FETCH_DISKBENCH] = {.about = "Reads the files of DIR past the page cache (O_DIRECT) at "
+                                        "random places, 1 to 32 reads\n"
+                                        "at once. If there are none large enough, it makes one of "
+                                        "up to 1 GiB and removes it.\n",
+                               .examples =
+                                   "  waste-fetch diskbench models/demo.waste\n"
+                                   "  waste-fetch diskbench /data --size 8M --seconds 2 --json\n"},
 };
 
 int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv)

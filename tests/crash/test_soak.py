@@ -20,6 +20,19 @@ CHECK_EVERY = 8        # turns
 SLACK_KIB = 1024       # of a process's own memory; what grows by a KiB a turn is found in half an hour
 SLACK_BYTES = 8 << 20  # of all together, beyond the budget
 DAMAGED = "experts-L3.bin"
+SANITIZED = os.environ.get("WASTE_BUILT_WITH_SANITIZER") == "1"  # that keeps what is freed, and finds leaks itself
+
+
+def own_threads(pid):
+    """Those the process made; the kernel lends io_uring some of its own (iou-wrk-PID), as many as it likes."""
+    names = []
+    for tid in os.listdir("/proc/%d/task" % pid):
+        try:
+            with open("/proc/%d/task/%s/comm" % (pid, tid)) as f:
+                names.append(f.read())
+        except OSError:
+            pass  # it has ended
+    return sum(not n.startswith("iou-") for n in names)
 
 
 class Soak(crash.Test):
@@ -152,9 +165,10 @@ class Soak(crash.Test):
         pids = dict(stages, run=chat.pid)
         self.assertEqual(sorted(stages), sorted(waste.STAGES))
         self.assertEqual((rest["failed"], rest["pins"], rest["reading"]), (0, 0, 0))
-        self.assertLess(stats["pss"], stats["cache"]["budget_bytes"] + SLACK_BYTES, "more than the budget")
+        if not SANITIZED:
+            self.assertLess(stats["pss"], stats["cache"]["budget_bytes"] + SLACK_BYTES, "more than the budget")
         return {"descriptors": {n: crash.descriptors(p) for n, p in pids.items()},
-                "threads": {n: len(os.listdir("/proc/%d/task" % p)) for n, p in pids.items()},
+                "threads": {n: own_threads(p) for n, p in pids.items()},
                 "memory": {n: crash.anonymous_kib(p) for n, p in pids.items()},
                 "trunk": stats["counters"]["trunk_bytes_read"]}
 
@@ -163,7 +177,7 @@ class Soak(crash.Test):
             self.assertEqual(now[what], before[what], what)
         for name, threads in now["threads"].items():  # the reader has one more while it gets memory ahead
             self.assertLessEqual(threads, before["threads"][name] + (name == "reader"), "threads of " + name)
-        for name, kib in now["memory"].items():
+        for name, kib in now["memory"].items() if not SANITIZED else ():
             self.assertLess(kib, before["memory"][name] + SLACK_KIB, "memory of " + name)
 
     # ---- the whole ----
