@@ -32,7 +32,7 @@ static void show(const struct waste_damage *x)
         n += snprintf(where + n, sizeof(where) - (size_t)n, ", expert %lld", (long long)x->expert);
     if (x->offset >= 0)
         snprintf(where + n, sizeof(where) - (size_t)n, ", offset %lld", (long long)x->offset);
-    waste_fetch_fail("%s%s: %s", x->file, where, x->what);
+    waste_fetch_note("%s%s: %s", x->file, where, x->what);
 }
 
 void waste_damages_add(struct waste_damages *d, const char *file, int64_t layer, int64_t expert,

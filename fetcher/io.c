@@ -10,21 +10,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int waste_fetch_fail(const char *format, ...)
+static void say(const char *format, va_list args)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
     char text[1024];
-    if (atomic_flag_test_and_set(&said))
-        return -1;
-    va_list args;
-    va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 32 || *c == 127)
             *c = '?';
     fprintf(stderr, "waste-fetch: %s\n", text);
+}
+
+int waste_fetch_fail(const char *format, ...)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    va_list args;
+    if (atomic_flag_test_and_set(&said))
+        return -1;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
     return -1;
+}
+
+void waste_fetch_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
 }
 
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off)

@@ -9,6 +9,9 @@
  * call of a process prints, from whatever thread: what ends a run is said once. Returns -1. */
 int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same for one finding of a list: every call prints. */
+void waste_fetch_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* The whole of it, at `off`; 0 or -errno. */
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off);
 

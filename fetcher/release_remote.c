@@ -67,16 +67,29 @@ static int small(struct waste_release *r, const char *name, size_t limit, char *
     return 0;
 }
 
-/* At least the first `want` bytes of a shard, if it has them. */
+/* At least the first `want` bytes of a shard, if it has them. Those of a small one are the whole,
+ * whose sum may be known: a wrong one is asked for again, twice. */
 static int get_first(const struct waste_release *r, const char *name, size_t want, uint64_t total,
                      struct waste_http_text *out)
 {
     struct remote *s = r->state;
+    const struct waste_file *f = &s->m.catalog.file[s->file[r->shards]];
     struct waste_error err;
     char *url = url_of(s, name);
-    int rc = url == NULL ? waste_error_set(&err, -ENOMEM, "out of memory")
-                         : waste_http_get_first(s->m.http, url, name, want, total, NULL, out, &err);
+    int rc = -EIO;
 
+    if (url == NULL)
+        return waste_fetch_fail("out of memory");
+    for (int tries = 0; rc == -EIO && tries < 3; tries++) {
+        rc = waste_http_get_first(s->m.http, url, name, want, total, NULL, out, &err);
+        if (rc != 0)
+            break;
+        if (out->bytes == f->size && waste_verdict_bytes(out->data, out->bytes, f, &err) != 0) {
+            free(out->data);
+            out->data = NULL;
+            rc = -EIO;
+        }
+    }
     free(url);
     return rc == 0 ? 0 : fail(r, &err);
 }

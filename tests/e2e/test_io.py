@@ -149,7 +149,7 @@ class Io(waste.Test):
     def test_a_cgroup_limit_under_the_size_of_the_banks(self):
         model = big_banks()
         banks = sum(os.path.getsize(os.path.join(model, f)) for f in os.listdir(model) if f.startswith("experts-"))
-        args = ["--ids", "5,17,400,23", "--raw", "-n", "24", "--ignore-eos", "--temp", "0", "--json", "-q"]
+        args = ["--ids", "5,17,400,23", "--raw", "-n", "24", "--ignore-eos", "--temp", "0", "--json", "-q", "--chunk", "64"]
         want = self.ok(self.under(None, model=model, args=args)).json()["ids"]
         limit = 44 << 20
         self.assertGreater(banks, limit)
