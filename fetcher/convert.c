@@ -237,5 +237,5 @@ int waste_fetch_convert(const struct waste_fetch_args *args)
     else if (rc == 0 && (rc = convert_into(&v)) == 0)
         waste_conversion_summary(&v);
     close_all(&v);
-    return rc ? 1 : 0;
+    return rc < 0 ? 1 : rc;
 }

@@ -33,7 +33,7 @@ static int load_shape(struct waste_conversion *v)
     s->trunk_bits = bits[a->trunk_bits ? a->trunk_bits - 1 : 1];
     s->prefix =
         waste_release_find(r, "language_model.model.embed_tokens.weight") ? "language_model." : "";
-    return waste_layers_parse(a->layer_range, s->layers, &v->first, &v->last);
+    return 0;
 }
 
 /* Releases that keep it beside the config only. */
@@ -155,7 +155,11 @@ static int open_release(struct waste_conversion *v, const char *cached)
 int waste_conversion_open(struct waste_conversion *v, const char *cached)
 {
     struct waste_shape *s = &v->c.shape;
-    if (open_release(v, cached) || load_shape(v) || add_end_token(v))
+    if (open_release(v, cached) || load_shape(v))
+        return -1;
+    if (waste_layers_parse(v->args->layer_range, s->layers, &v->first, &v->last))
+        return 2;
+    if (add_end_token(v))
         return -1;
     v->c.release = &v->release;
     v->unit = calloc(v->release.tensors + 1, sizeof(*v->unit));
