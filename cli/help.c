@@ -36,10 +36,8 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
              "line\n"
              "of stdin is a turn. --session FILE keeps the conversation, also through kill -9 and "
              "a\n"
-             "power cut, and goes on with it at the next start. --json: events, one a line (text, "
-             "think, tool_call, end, info, "
-             "note,\n"
-             "error, stats).\n",
+             "power cut, and goes on with it at the next start. --json: events, one a line (text,\n"
+             "think, tool_call, end, info, note, error, stats).\n",
          .examples =
              "  waste-run chat models/demo.waste --temp 0.6\n"
              "  waste-run chat models/demo.waste --think show\n"

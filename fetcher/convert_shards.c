@@ -7,6 +7,7 @@
 #include "fetcher/convert_int.h"
 #include "fetcher/io.h"
 #include "fetcher/record.h"
+#include "options/units.h"
 
 bool waste_conversion_is_done(const struct waste_conversion *v, uint32_t unit)
 {
@@ -157,14 +158,15 @@ int waste_conversion_release(struct waste_conversion *v)
 {
     struct state now;
     int rc = open_state(v, &now) ? 0 : waste_fetch_fail("out of memory");
+    char size[24];
     for (uint32_t i = 0; i < v->release.shards && rc == 0; i++) {
         struct waste_release_shard *s = &v->release.shard[i];
         if (s->over || is_needed(v, &now, i))
             continue;
         s->over = true;
         if (v->args->reclaim == WASTE_RECLAIM_DRY && !v->args->quiet)
-            printf("%s/%s could be deleted now (%.2f GiB)\n", v->release.path, s->name,
-                   (double)s->bytes / 0x1p30);
+            printf("%s/%s could be deleted now (%s)\n", v->release.path, s->name,
+                   waste_units_format_size(s->bytes, size, sizeof(size)));
         rc = waste_release_done(&v->release, i);
     }
     close_state(&now);

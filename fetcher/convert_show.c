@@ -9,6 +9,7 @@
 
 #include "fetcher/convert_int.h"
 #include "fetcher/io.h"
+#include "options/units.h"
 
 static const char *const kinds[] = {"gate", "up", "down"};
 
@@ -42,6 +43,9 @@ static int free_bytes(const char *path, uint64_t *out)
     return 0;
 }
 
+/* A text that lives as long as the block around it. */
+#define SIZE(n) waste_units_format_size(n, (char[24]){0}, 24)
+
 int waste_conversion_show_plan(const struct waste_conversion *v)
 {
     const struct waste_plan *p = &v->c.plan;
@@ -62,16 +66,14 @@ int waste_conversion_show_plan(const struct waste_conversion *v)
                              "skipped_tensors", (int)v->skipped));
         return 0;
     }
-    printf("%s: %u shards, %.2f GiB\n", v->release.path, v->release.shards, (double)reads / 0x1p30);
-    printf("trunk.bin      %10.3f GiB  %u tensors\n", (double)p->trunk_bytes / 0x1p30,
-           p->tensor_count);
-    printf("codebooks.bin  %10.3f GiB  %u books\n", (double)p->codebook_bytes / 0x1p30, p->books);
-    printf("experts-L*.bin %10.3f GiB  %u layers of %u experts\n", (double)banks / 0x1p30,
-           p->moe_layers, s->experts);
+    printf("%s: %u shards, %s\n", v->release.path, v->release.shards, SIZE(reads));
+    printf("trunk.bin      %10s  %u tensors\n", SIZE(p->trunk_bytes), p->tensor_count);
+    printf("codebooks.bin  %10s  %u books\n", SIZE(p->codebook_bytes), p->books);
+    printf("experts-L*.bin %10s  %u layers of %u experts\n", SIZE(banks), p->moe_layers,
+           s->experts);
     if (v->skipped)
         printf("left out: %u tensors of layers from %u on\n", v->skipped, s->layers);
-    printf("%s: %.2f GiB needed, %.2f GiB free\n", v->c.path, (double)p->total_bytes / 0x1p30,
-           (double)room / 0x1p30);
+    printf("%s: %s needed, %s free\n", v->c.path, SIZE(p->total_bytes), SIZE(room));
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "fetcher/io.h"
+#include "options/units.h"
 
 /* True if dir/name holds exactly this text. */
 static bool holds(int dir, const char *name, const char *text)
@@ -73,8 +74,10 @@ static int check_space(int dir, const char *path, uint64_t bytes)
         closedir(d);
     if (room >= need)
         return 0;
-    return waste_fetch_fail("%s needs %.2f GiB, the file system has %.2f GiB free", path,
-                            (double)need / 0x1p30, (double)room / 0x1p30);
+    char wanted[24], left[24];
+    return waste_fetch_fail("%s needs %s, the file system has %s free", path,
+                            waste_units_format_size(need, wanted, sizeof(wanted)),
+                            waste_units_format_size(room, left, sizeof(left)));
 }
 
 int waste_outdir_begin(const struct waste_outdir *out, int dir, uint64_t bytes)

@@ -7,16 +7,17 @@
 #include "fetcher/fetch.h"
 #include "fetcher/inspect.h"
 #include "fetcher/io.h"
+#include "options/units.h"
 
 static void print_text(const struct waste_inspection *i)
 {
     const struct waste_expert_format *x = i->model ? &i->model->expert : NULL;
-    double gib = (double)i->bytes / 0x1p30;
+    char size[24];
     json_t *name;
     size_t n;
     json_array_foreach(i->extra, n, name)
         printf("%s: %s is no part of the container\n", i->dir, json_string_value(name));
-    if (!i->integrity)
+    if (!i->integrity && i->model)
         printf("%s: not sealed: the bytes of trunk.bin and codebooks.bin have no checksums "
                "(waste-fetch seal)\n",
                i->dir);
@@ -25,9 +26,9 @@ static void print_text(const struct waste_inspection *i)
         printf("damaged in %u place%s", i->damages.count, i->damages.count == 1 ? "" : "s");
     else
         printf("whole");
-    printf("; %llu records of %u bytes, %.2f GiB in %.1f s, %.0f MiB/s\n",
-           (unsigned long long)i->records, x ? x->record_bytes : 0, gib, i->seconds,
-           gib * 1024 / (i->seconds > 0 ? i->seconds : 1e-9));
+    printf("; %llu records of %u bytes, %s in %.1f s, %.0f MiB/s\n", (unsigned long long)i->records,
+           x ? x->record_bytes : 0, waste_units_format_size(i->bytes, size, sizeof(size)),
+           i->seconds, (double)i->bytes / 0x1p20 / (i->seconds > 0 ? i->seconds : 1e-9));
 }
 
 /* `compared` is NULL without --against. */

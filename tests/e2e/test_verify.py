@@ -322,7 +322,12 @@ class Verify(waste.Test):
         for layers in ("9", "3-2", "a", "1-", "-1", "1-99", ""):
             with self.subTest(layers):
                 self.refused(fetch("verify", self.sealed, "--layers=" + layers), "--layers", codes=(2,))
-        self.assertEqual(fetch("verify", waste.scratch()).code, 1)
+        r = fetch("verify", waste.scratch())
+        self.assertEqual(r.code, 1)
+        self.assertNotIn(b"waste-fetch seal", r.out)            # no advice for what is no container
+        bare = waste.copy_container(self.sealed, "bare")
+        os.unlink(os.path.join(bare, "integrity.json"))
+        self.assertIn(b"waste-fetch seal", self.ok(fetch("verify", bare)).out)
 
 
 if __name__ == "__main__":
