@@ -11,7 +11,9 @@ class Points(crash.Test):
         rules = []
         for life, point in enumerate(chosen, 1):
             often = point not in crash.EVERYWHERE and not point.startswith(("trunk", "request", "repl", "rebuild"))
-            hit = self.random.randint(1, 4) if often else 1
+            # a death in a prompt takes the chunks before it from those that are left for the next
+            most = 2 if point in crash.ONLY_IN_PROMPTS else 4
+            hit = self.random.randint(1, most) if often else 1
             action = crash.DEADLY[(turn + life) % len(crash.DEADLY)]
             rules.append("%s:%s:%s:%d:%d" % (stage, point, action, hit, life))
         return rules
