@@ -411,12 +411,9 @@ static int write_shards(struct writer *w)
                                             .buffer_bytes = JOB_BYTES + w->row_bytes,
                                             .threads = w->c->threads,
                                             .progress = &w->progress});
-    double seconds = waste_progress_finish(&w->progress);
-    if (e)
-        return waste_fetch_fail("cannot write %s: %s", w->c->out->path, strerror(-e));
-    if (!w->c->quiet)
-        waste_progress_summary(w->c->out->path, w->bytes, seconds);
-    return 0;
+    w->c->out->seconds = waste_progress_finish(&w->progress);
+    w->c->out->bytes = w->bytes;
+    return e ? waste_fetch_fail("cannot write %s: %s", w->c->out->path, strerror(-e)) : 0;
 }
 
 int waste_checkpoint_write(const struct waste_checkpoint *c)

@@ -29,8 +29,8 @@ struct waste_checkpoint {
     const struct waste_shape *shape;
     const struct waste_plan *plan;
     enum waste_source_type type;
-    const struct waste_outdir *out;
-    int dir; /* the same, open */
+    struct waste_outdir *out; /* gets bytes and seconds */
+    int dir;                  /* the same, open */
     uint64_t seed;
     uint64_t shard_bytes; /* a shard is no larger, unless one tensor is */
     uint32_t threads;     /* 0: as many as CPUs */

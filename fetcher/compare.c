@@ -19,6 +19,7 @@
 #include "shm/slot.h"
 
 enum { BLOCK = 64, DIM = WASTE_VEC_DIM, TASK_VALUES = 1 << 20 };
+enum { WORST = 20, WORST_OTHER = 5 }; /* damages that are shown */
 #define EXPERTS ".block_sparse_moe.experts."
 #define LIMIT 0.5 /* a relative error above it is another matrix, not a coarse one */
 
@@ -41,6 +42,7 @@ struct work {
     float *books; /* [codebooks][entries][8] */
     struct task *task;
     uint64_t tasks, task_room;
+    uint32_t damages_before;
     size_t widest; /* values of the widest row */
     struct waste_progress progress;
 };
@@ -104,11 +106,12 @@ static void add_task(struct work *w, struct task t)
 }
 
 static void damage(struct work *w, const struct waste_compared *m, const char *file,
-                   const char *what)
+                   double severity, const char *what)
 {
     char name[320];
     waste_compared_name(w->i, m, name, sizeof(name));
     waste_damages_add(&w->i->damages, file, m->layer, m->expert, -1, "%s: %s", name, what);
+    w->i->damages.damage[w->i->damages.count - 1].severity = severity;
 }
 
 /* Finds the release's tensor; one that cannot be compared with so many values is a damage. */
@@ -118,11 +121,11 @@ static bool has_source(struct work *w, struct waste_compared *m, const char *fil
     waste_compared_name(w->i, m, name, sizeof(name));
     const struct waste_release_tensor *t = m->source = waste_release_find(&w->release, name);
     if (!t)
-        damage(w, m, file, "the source has no such tensor");
+        damage(w, m, file, HUGE_VAL, "the source has no such tensor");
     else if (t->type == WASTE_RELEASE_OTHER)
-        damage(w, m, file, "the source's type cannot be read");
+        damage(w, m, file, HUGE_VAL, "the source's type cannot be read");
     else if (waste_release_rows(t) * waste_release_cols(t) != values)
-        damage(w, m, file, "the source has another shape");
+        damage(w, m, file, HUGE_VAL, "the source has another shape");
     else
         return true;
     return false;
@@ -203,6 +206,7 @@ static void list_missing(struct work *w)
             continue;
         waste_damages_add(&w->i->damages, WASTE_MANIFEST, -1, -1, -1,
                           "the container has no %s, which the source has", t);
+        w->i->damages.damage[w->i->damages.count - 1].severity = HUGE_VAL;
     }
     free(name);
 }
@@ -431,6 +435,7 @@ static void collect(struct work *w)
             m->norm += t->norm[k];
         }
     }
+    uint64_t exacts = 0, exacts_off = 0;
     for (uint64_t n = 0; n < w->c->count; n++) {
         const struct waste_compared *m = &w->c->matrix[n];
         double error = waste_compared_error(m->error, m->norm);
@@ -439,9 +444,25 @@ static void collect(struct work *w)
                                ? WASTE_TRUNK_FILE
                                : waste_model_layer(w->i->model, (uint32_t)m->layer)->bank.file;
         snprintf(text, sizeof(text), "relative error %.3g against the source", error);
-        if (m->done && (error > LIMIT || (m->kind == WASTE_COMPARE_F32 && error > 0)))
-            damage(w, m, file, text);
+        bool exact = m->kind == WASTE_COMPARE_F32, off = error > (exact ? 0 : LIMIT);
+        if (m->done && off)
+            damage(w, m, file, error, text);
+        exacts += m->done && exact;
+        exacts_off += m->done && exact && off;
     }
+    w->c->other_release = (exacts_off > 3 && 2 * exacts_off > exacts) ||
+                          2 * (uint64_t)(w->i->damages.count - w->damages_before) > w->c->count;
+}
+
+/* A release that is another one differs everywhere: that is said once, and how the worst differ. */
+static void show_damages(const struct work *w)
+{
+    struct waste_damages *d = &w->i->damages;
+    uint32_t count = d->count - w->damages_before;
+    if (w->c->other_release && d->show)
+        waste_fetch_note("%s is another release than the one %s was made of: %u tensors differ",
+                         w->release.path, w->i->dir, count);
+    waste_damages_show_worst(d, w->damages_before, w->c->other_release ? WORST_OTHER : WORST);
 }
 
 static int compare_all(struct work *w)
@@ -452,6 +473,7 @@ static int compare_all(struct work *w)
             return -1;
     for (int k = 0; k < 3; k++)
         w->widest = cols_of(w, k) > w->widest ? cols_of(w, k) : w->widest;
+    w->damages_before = waste_damages_hold(&w->i->damages);
     list_trunk(w);
     list_experts(w);
     if (!w->i->layer_range)
@@ -471,6 +493,7 @@ static int compare_all(struct work *w)
     if (rc < 0)
         return rc == -EIO ? -1 : waste_fetch_fail("cannot compare: %s", strerror(-rc));
     collect(w);
+    show_damages(w);
     return 0;
 }
 

@@ -37,14 +37,16 @@ struct waste_compared {
 struct waste_comparison {
     struct waste_compared *matrix;
     uint64_t count;
-    uint64_t bytes; /* of the container and the release */
+    uint64_t bytes;     /* of the container and the release */
+    bool other_release; /* most of what the container keeps exactly, or most of all, differs */
     double seconds;
 };
 
 /*
  * All that the inspection looked at (its layers) against the release in directory `source`; what is
  * not what it should be is added to the inspection's damages: tensors that only one side has, other
- * shapes, F32 tensors that differ at all, errors over 0.5. 0, or -1 with the reason printed.
+ * shapes, F32 tensors that differ at all, errors over 0.5. Of many the worst are shown. 0, or -1
+ * with the reason printed.
  */
 int waste_compare(struct waste_comparison *c, struct waste_inspection *i, const char *source);
 void waste_comparison_finish(struct waste_comparison *c);

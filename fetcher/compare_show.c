@@ -164,6 +164,7 @@ json_t *waste_comparison_json(const struct waste_comparison *c, const struct was
     }
     free(bad);
     free(all);
-    return json_pack("{s:f, s:o, s:o, s:o}", "seconds", c->seconds, "kinds", row_json(total),
-                     "layers", rows, "matrices", list);
+    return json_pack("{s:f, s:b, s:o, s:o, s:o}", "seconds", c->seconds, "other_release",
+                     (int)c->other_release, "kinds", row_json(total), "layers", rows, "matrices",
+                     list);
 }

@@ -152,11 +152,11 @@ static int prepare(struct waste_conversion *v, const struct waste_outdir *out)
 static int convert_into(struct waste_conversion *v)
 {
     char *text = recipe(v);
-    bool begun;
-    struct waste_outdir out = {v->c.path, "convert.json", text, "manifest.json"};
+    struct waste_outdir out = {
+        .path = v->c.path, .name = "convert.json", .recipe = text, .last = "manifest.json"};
     int rc = text ? 0 : waste_fetch_fail("out of memory");
     if (rc == 0) {
-        v->c.dir = waste_outdir_open(&out, &begun);
+        v->c.dir = waste_outdir_open(&out);
         rc = v->c.dir < 0 ? -1 : 0;
     }
     if (rc == 0)
@@ -169,6 +169,8 @@ static int convert_into(struct waste_conversion *v)
         v->was_whole = true;
         rc = clean_up(v); /* the run that published it may have been killed */
     }
+    if (rc)
+        waste_outdir_abandon(&out);
     free(text);
     return rc;
 }
@@ -237,5 +239,5 @@ int waste_fetch_convert(const struct waste_fetch_args *args)
     else if (rc == 0 && (rc = convert_into(&v)) == 0)
         waste_conversion_summary(&v);
     close_all(&v);
-    return rc < 0 ? 1 : rc;
+    return rc;
 }

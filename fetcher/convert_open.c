@@ -14,8 +14,6 @@ enum { CONFIG_LIMIT = 16 << 20 };
 
 static int load_shape(struct waste_conversion *v)
 {
-    static const uint32_t formats[] = {WASTE_FMT_VQ3R, WASTE_FMT_VQ2R, WASTE_FMT_VQ4P};
-    static const uint32_t bits[] = {3, 4, 8};
     struct waste_release *r = &v->release;
     struct waste_shape *s = &v->c.shape;
     const struct waste_fetch_args *a = v->args;
@@ -29,8 +27,8 @@ static int load_shape(struct waste_conversion *v)
     free(text);
     if (rc)
         return -1;
-    s->expert_fmt = formats[a->expert_fmt ? a->expert_fmt - 1 : 0];
-    s->trunk_bits = bits[a->trunk_bits ? a->trunk_bits - 1 : 1];
+    s->expert_fmt = waste_fetch_expert_fmt(a, WASTE_FMT_VQ3R);
+    s->trunk_bits = waste_fetch_trunk_bits(a, 4);
     s->prefix =
         waste_release_find(r, "language_model.model.embed_tokens.weight") ? "language_model." : "";
     return 0;
@@ -148,7 +146,8 @@ static int open_release(struct waste_conversion *v, const char *cached)
     if (!waste_address_is_remote(source))
         return waste_release_open_local(&v->release, source, cached);
     if (a->reclaim != WASTE_RECLAIM_OFF)
-        return waste_fetch_fail("--reclaim is for a directory: what is fetched is deleted anyway");
+        return waste_fetch_refuse(
+            "--reclaim is for a directory: what is fetched is deleted anyway");
     return waste_release_open_remote(&v->release, &remote, cached);
 }
 
@@ -158,7 +157,7 @@ int waste_conversion_open(struct waste_conversion *v, const char *cached)
     if (open_release(v, cached) || load_shape(v))
         return -1;
     if (waste_layers_parse(v->args->layer_range, s->layers, &v->first, &v->last))
-        return 2;
+        return -1;
     if (add_end_token(v))
         return -1;
     v->c.release = &v->release;

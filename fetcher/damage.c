@@ -51,12 +51,44 @@ void waste_damages_add(struct waste_damages *d, const char *file, int64_t layer,
             abort();
     }
     struct waste_damage *x = &d->damage[d->count++];
-    *x = (struct waste_damage){file, layer, expert, offset, strdup(text)};
+    *x = (struct waste_damage){file, layer, expert, offset, strdup(text), 0};
     if (!x->what)
         abort();
-    if (d->show)
+    if (d->show && !d->hold)
         show(x);
     pthread_mutex_unlock(&d->lock);
+}
+
+uint32_t waste_damages_hold(struct waste_damages *d)
+{
+    d->hold = true;
+    return d->count;
+}
+
+static int by_severity(const void *a, const void *b)
+{
+    const struct waste_damage *x = *(const struct waste_damage *const *)a;
+    const struct waste_damage *y = *(const struct waste_damage *const *)b;
+    if (x->severity != y->severity)
+        return x->severity < y->severity ? 1 : -1;
+    return x < y ? -1 : x > y;
+}
+
+void waste_damages_show_worst(struct waste_damages *d, uint32_t since, uint32_t most)
+{
+    uint32_t count = d->count - since;
+    const struct waste_damage **list = calloc(count + 1, sizeof(*list));
+    if (!list)
+        abort();
+    for (uint32_t i = 0; i < count; i++)
+        list[i] = &d->damage[since + i];
+    qsort(list, count, sizeof(*list), by_severity);
+    for (uint32_t i = 0; d->show && i < count && i < most; i++)
+        show(list[i]);
+    if (d->show && count > most)
+        waste_fetch_note("and %u more like these: --json lists all", count - most);
+    free(list);
+    d->hold = false;
 }
 
 static int by_place(const void *a, const void *b)

@@ -120,7 +120,7 @@ static int open_model(struct bench *b)
     if (waste_container_open(path, &b->model, &err) < 0) {
         b->model = NULL;
         if (b->o.model)
-            return waste_fetch_fail("%s", err.text);
+            return waste_fetch_refuse("%s", err.text);
         b->o.size = b->o.size ? b->o.size : DEFAULT_SIZE;
         return 0;
     }
@@ -193,12 +193,10 @@ static int print_json(const struct bench *b)
                   (json_int_t)b->cached_after, "bypassed", (int)bypassed(b));
     if (object && b->token_bytes)
         json_object_set_new(object, "token_bytes", json_integer((json_int_t)b->token_bytes));
-    int rc = object ? json_dumpf(object, stdout, JSON_INDENT(2)) : -1;
-    json_decref(object);
-    return rc < 0 || putchar('\n') == EOF || fflush(stdout) ? 1 : 0;
+    return waste_fetch_print_json(object);
 }
 
-static int print_text(const struct bench *b)
+static void print_text(const struct bench *b)
 {
     printf("%s: %u %sfile%s, reads of %.2f MB at random places, O_DIRECT\n\n", b->o.dir, b->files,
            b->temporary ? "temporary " : "", b->files == 1 ? "" : "s", b->o.size / 1e6);
@@ -221,17 +219,14 @@ static int print_text(const struct bench *b)
                "page cache\n");
     if (b->token_bytes)
         printf("  token        %.1f MB when nothing is cached\n", (double)b->token_bytes / 1e6);
-    return fflush(stdout) ? 1 : 0;
 }
 
 static int run(struct bench *b)
 {
     int dir = open(b->o.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-    if (dir < 0) {
-        waste_fetch_fail("%s: cannot open: %s", b->o.dir, strerror(errno));
-        return 2;
-    }
+    if (dir < 0)
+        return waste_fetch_cannot("open", b->o.dir, errno);
     int rc = open_model(b);
     if (rc == 0)
         use_files(b, dir);
@@ -239,23 +234,23 @@ static int run(struct bench *b)
         rc = make_file(b, dir);
     if (rc == 0)
         rc = measure(b);
-    if (rc == 0)
-        rc = b->o.json ? print_json(b) : print_text(b);
+    if (rc == 0 && b->o.json)
+        rc = print_json(b);
+    else if (rc == 0)
+        print_text(b);
     for (uint32_t i = 0; i < b->files; i++)
         close(b->fd[i]);
     close(dir);
     free(b->model);
-    return rc == 0 ? 0 : 1;
+    return rc;
 }
 
 int waste_fetch_diskbench(const struct waste_fetch_args *args)
 {
     static struct bench b;
 
-    if (args->read_bytes % BLOCK) {
-        waste_fetch_fail("--size: a multiple of %d is wanted", BLOCK);
-        return 2;
-    }
+    if (args->read_bytes % BLOCK)
+        return waste_fetch_refuse("--size: a multiple of %d is wanted", BLOCK);
     b.o = (struct options){.dir = args->line.positional[0],
                            .model = args->model,
                            .seconds = args->seconds,

@@ -1,4 +1,5 @@
-/* The commands of waste-fetch. Each returns the exit code: 0 done, 1 failed, 2 usage. */
+/* The commands of waste-fetch. Each returns the exit code, or -1: that of what was printed
+ * (io.h). */
 #ifndef WASTE_FETCHER_FETCH_H
 #define WASTE_FETCHER_FETCH_H
 

@@ -49,6 +49,27 @@ static void catch_signals(void)
     signal(SIGXFSZ, SIG_IGN); /* a file beyond RLIMIT_FSIZE is an error */
 }
 
+/* ---- room ---- */
+
+struct room {
+    uint64_t need, free;
+    bool fits;
+};
+
+/* For what is still to come, as far as sizes are known. 0, or -1 with the reason printed. */
+static int look_for_room(const struct get *g, struct room *room)
+{
+    struct waste_mirror_sizes s;
+    int rc = waste_mirror_free_bytes(&g->m, &room->free);
+
+    if (rc != 0)
+        return waste_fetch_fail("cannot ask for free space at %s: %s", g->m.s.path, strerror(-rc));
+    waste_mirror_measure(&g->m, &s);
+    room->need = s.left > 0 ? s.left + SPARE_BYTES : 0;
+    room->fits = room->need <= room->free;
+    return 0;
+}
+
 /* ---- report ---- */
 
 static const char *state_of(const struct get *g, uint32_t i)
@@ -84,23 +105,24 @@ static json_t *file_json(const struct get *g, uint32_t i)
     return j;
 }
 
-static void print_json(const struct get *g)
+static int print_json(const struct get *g)
 {
     struct waste_mirror_sizes s;
-    json_t *files = json_array();
+    struct room room;
 
+    if (look_for_room(g, &room) != 0)
+        return -1;
     waste_mirror_measure(&g->m, &s);
+    json_t *files = json_array();
     for (uint32_t i = 0; i < g->m.catalog.count; i++)
         if (g->m.catalog.file[i].wanted)
             json_array_append_new(files, file_json(g, i));
-    json_t *root =
-        json_pack("{s:s, s:s, s:s?, s:I, s:I, s:I, s:f, s:o}", "source", g->m.catalog.source,
-                  "dest", g->m.s.path, "revision", g->m.catalog.revision, "bytes",
-                  (json_int_t)s.total, "bytes_left", (json_int_t)s.left, "bytes_received",
-                  (json_int_t)g->received, "seconds", g->seconds, "files", files);
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s?, s:I, s:I, s:I, s:I, s:b, s:f, s:o}", "source", g->m.catalog.source,
+        "dest", g->m.s.path, "revision", g->m.catalog.revision, "bytes", (json_int_t)s.total,
+        "bytes_left", (json_int_t)s.left, "bytes_received", (json_int_t)g->received, "free_bytes",
+        (json_int_t)room.free, "fits", (int)room.fits, "seconds", g->seconds, "files", files);
+    return waste_fetch_print_json(root);
 }
 
 static void print_file(const struct get *g, uint32_t i)
@@ -125,16 +147,14 @@ static void print_revision(const struct get *g)
 static int dry_run(const struct get *g)
 {
     struct waste_mirror_sizes s;
-    char left[SIZE_TEXT], total[SIZE_TEXT], room[SIZE_TEXT] = "?";
-    uint64_t bytes;
+    char left[SIZE_TEXT], total[SIZE_TEXT], free_text[SIZE_TEXT], need[SIZE_TEXT];
+    struct room room;
 
-    if (g->args->json) {
-        print_json(g);
-        return 0;
-    }
+    if (g->args->json)
+        return print_json(g);
     waste_mirror_measure(&g->m, &s);
-    if (waste_mirror_free_bytes(&g->m, &bytes) == 0)
-        waste_units_format_size(bytes, room, sizeof(room));
+    if (look_for_room(g, &room) != 0)
+        return -1;
     print_revision(g);
     for (uint32_t i = 0; i < g->m.catalog.count; i++)
         if (g->m.catalog.file[i].wanted)
@@ -144,7 +164,10 @@ static int dry_run(const struct get *g)
            waste_units_format_size(s.total, total, sizeof(total)));
     if (s.unknown > 0)
         printf(" and %u of unknown size", s.unknown);
-    printf("; %s free\n", room);
+    printf("; %s free\n", waste_units_format_size(room.free, free_text, sizeof(free_text)));
+    if (!room.fits)
+        printf("%s: too little room, %s are needed\n", g->m.s.path,
+               waste_units_format_size(room.need, need, sizeof(need)));
     return 0;
 }
 
@@ -168,8 +191,8 @@ static int report_check(struct get *g, uint32_t *bad)
             printf("%s: is not there\n", f->name);
         ++*bad;
     }
-    if (g->args->json)
-        print_json(g);
+    if (g->args->json && print_json(g) != 0)
+        return -1;
     return waste_mirror_save(&g->m, &err) == 0 ? 0 : waste_fetch_fail("%s", err.text);
 }
 
@@ -208,19 +231,16 @@ static int check(struct get *g)
 
 static int check_space(const struct get *g)
 {
-    struct waste_mirror_sizes s;
     char need[SIZE_TEXT], have[SIZE_TEXT];
-    uint64_t room;
+    struct room room;
 
-    waste_mirror_measure(&g->m, &s);
-    int rc = waste_mirror_free_bytes(&g->m, &room);
-    if (rc != 0)
-        return waste_fetch_fail("cannot ask for free space at %s: %s", g->m.s.path, strerror(-rc));
-    if (s.left == 0 || s.left + SPARE_BYTES <= room)
-        return 0;
-    return waste_fetch_fail("%s needs %s more, the file system has %s free", g->m.s.path,
-                            waste_units_format_size(s.left + SPARE_BYTES, need, sizeof(need)),
-                            waste_units_format_size(room, have, sizeof(have)));
+    if (look_for_room(g, &room) != 0)
+        return -1;
+    return room.fits
+               ? 0
+               : waste_fetch_fail("%s needs %s more, the file system has %s free", g->m.s.path,
+                                  waste_units_format_size(room.need, need, sizeof(need)),
+                                  waste_units_format_size(room.free, have, sizeof(have)));
 }
 
 /* One line on what failed. */
@@ -312,8 +332,8 @@ static int get(struct get *g)
         return -1;
     }
     if (g->args->json)
-        print_json(g);
-    else if (!g->args->quiet)
+        return print_json(g);
+    if (!g->args->quiet)
         print_summary(g);
     return 0;
 }
@@ -349,19 +369,15 @@ int waste_fetch_get(const struct waste_fetch_args *args)
     struct get g = {.args = args};
     struct waste_error err = {""};
 
-    if (args->check && args->dry_run) {
-        waste_fetch_fail("--check and --dry-run exclude each other");
-        return 2;
-    }
+    if (args->check && args->dry_run)
+        return waste_fetch_refuse("--check and --dry-run exclude each other");
     catch_signals();
     int rc = open_mirror(&g, &err);
-    if (rc != 0) {
-        waste_fetch_fail("%s", err.text);
-        return rc == -EINVAL ? 2 : 1;
-    }
+    if (rc != 0)
+        return (rc == -EINVAL ? waste_fetch_refuse : waste_fetch_fail)("%s", err.text);
     rc = args->check ? check(&g) : args->dry_run ? dry_run(&g) : get(&g);
     waste_download_destroy(g.download);
     waste_mirror_close(&g.m);
     free(g.finding);
-    return rc == 0 ? 0 : 1;
+    return rc;
 }

@@ -458,11 +458,11 @@ static int list_all(struct work *w)
 int waste_inspect(struct waste_inspection *i)
 {
     struct work w = {.i = i};
-    waste_damages_init(&i->damages, !i->quiet);
+    waste_damages_init(&i->damages, !i->list_only);
     i->extra = json_array();
     w.dir_fd = open(i->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (w.dir_fd < 0)
-        return waste_fetch_fail("cannot open %s: %s", i->dir, strerror(errno));
+        return waste_fetch_cannot("open", i->dir, errno);
     if (list_all(&w)) {
         close(w.dir_fd);
         return -1;

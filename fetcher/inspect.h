@@ -20,7 +20,8 @@ struct waste_inspection {
     const char *layer_range; /* "A-B": whose banks, and pieces of the trunk; NULL: all */
     uint32_t threads;        /* 0: waste_jobs_readers() */
     bool ignore_integrity;   /* as if there were no integrity.json */
-    bool quiet;              /* no progress, no damages on stderr */
+    bool list_only;          /* damages go to the list, not to stderr */
+    bool quiet;              /* no progress */
     /* what was found */
     struct waste_damages damages;
     struct waste_model *model;         /* NULL: the manifest is not one */

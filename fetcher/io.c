@@ -20,16 +20,60 @@ static void say(const char *format, va_list args)
     fprintf(stderr, "waste-fetch: %s\n", text);
 }
 
+static _Atomic int exit_code; /* of the first line; 0: none was said */
+
+static void end(int code, const char *format, va_list args)
+{
+    int none = 0;
+    if (atomic_compare_exchange_strong(&exit_code, &none, code))
+        say(format, args);
+}
+
 int waste_fetch_fail(const char *format, ...)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
     va_list args;
-    if (atomic_flag_test_and_set(&said))
-        return -1;
     va_start(args, format);
-    say(format, args);
+    end(WASTE_FETCH_FAILED, format, args);
     va_end(args);
     return -1;
+}
+
+int waste_fetch_refuse(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    end(WASTE_FETCH_USAGE, format, args);
+    va_end(args);
+    return -1;
+}
+
+bool waste_fetch_is_usage(int error)
+{
+    return error != EIO && error != ENOSPC && error != EDQUOT && error != ENOMEM &&
+           error != EMFILE && error != ENFILE;
+}
+
+int waste_fetch_cannot(const char *what, const char *path, int error)
+{
+    return (waste_fetch_is_usage(error) ? waste_fetch_refuse : waste_fetch_fail)(
+        "cannot %s %s: %s", what, path, strerror(error));
+}
+
+int waste_fetch_exit_code(void)
+{
+    int code = atomic_load(&exit_code);
+    return code ? code : WASTE_FETCH_FAILED;
+}
+
+int waste_fetch_print_json(json_t *object)
+{
+    int rc = object ? json_dumpf(object, stdout, JSON_INDENT(1)) : -1;
+    json_decref(object);
+    if (!object)
+        return waste_fetch_fail("out of memory");
+    return rc || putchar('\n') == EOF || fflush(stdout)
+               ? waste_fetch_fail("cannot write to stdout: %s", strerror(errno))
+               : 0;
 }
 
 void waste_fetch_note(const char *format, ...)

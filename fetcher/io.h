@@ -2,15 +2,31 @@
 #ifndef WASTE_FETCHER_IO_H
 #define WASTE_FETCHER_IO_H
 
+#include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Prints "waste-fetch: ..." as one line on stderr; control characters are escaped. Only the first
- * call of a process prints, from whatever thread: what ends a run is said once. Returns -1. */
-int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+enum { WASTE_FETCH_DONE, WASTE_FETCH_FAILED, WASTE_FETCH_USAGE }; /* exit codes */
 
-/* The same for one finding of a list: every call prints. */
+/* Prints "waste-fetch: ..." as one line on stderr; control characters are escaped. Only the first
+ * call of a process prints, from whatever thread: what ends a run is said once, and decides its
+ * exit code. Returns -1. */
+int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same of wrong use: what the command line says, or a path in it, will not do. */
+int waste_fetch_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "cannot open PATH: ...": wrong use if the path will not do, a failure if the machine does not. */
+int waste_fetch_cannot(const char *what, const char *path, int error);
+bool waste_fetch_is_usage(int error); /* which of the two that errno is */
+
+/* Of what was said first; WASTE_FETCH_FAILED if nothing was. */
+int waste_fetch_exit_code(void);
+
+/* One finding of a list: every call prints. */
 void waste_fetch_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* One object on stdout, and away with it. 0, or -1 with the reason printed. */
+int waste_fetch_print_json(json_t *object);
 
 /* The whole of it, at `off`; 0 or -errno. */
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off);

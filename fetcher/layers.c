@@ -18,7 +18,7 @@ int waste_layers_parse(const char *text, uint32_t layers, uint32_t *first, uint3
         ok = ok && !*end;
     }
     if (!ok || a > b || b >= layers)
-        return waste_fetch_fail("--layers %s: A-B is wanted, from 0 to %u", text, layers - 1);
+        return waste_fetch_refuse("--layers %s: A-B is wanted, from 0 to %u", text, layers - 1);
     *first = (uint32_t)a;
     *last = (uint32_t)b;
     return 0;

@@ -40,5 +40,7 @@ int main(int argc, char **argv)
                         args.line.named ? args.line.command : WASTE_FETCH_COMMAND_COUNT);
     else if (rc == 0)
         rc = commands[args.line.command](&args);
+    if (rc < 0)
+        rc = waste_fetch_exit_code();
     return finish_stdout(rc);
 }

@@ -239,7 +239,7 @@ static int publish(struct merge *m)
     return rc;
 }
 
-static int merge_into(struct merge *m, const struct waste_outdir *out,
+static int merge_into(struct merge *m, struct waste_outdir *out,
                       const struct waste_fetch_args *args)
 {
     uint64_t room, total = count_bytes(m, &room);
@@ -257,9 +257,8 @@ static int merge_into(struct merge *m, const struct waste_outdir *out,
                                                  .progress = &m->progress});
     if (rc == 0)
         rc = publish(m);
-    double seconds = waste_progress_finish(&m->progress);
-    if (rc == 0 && !args->quiet)
-        waste_progress_summary(m->path, total, seconds);
+    out->seconds = waste_progress_finish(&m->progress);
+    out->bytes = total;
     return rc ? -1 : 0;
 }
 
@@ -281,19 +280,23 @@ static int check_out(const struct merge *m)
 int waste_fetch_merge(const struct waste_fetch_args *args)
 {
     struct merge m = {.path = args->line.positional[0], .move = args->move};
-    bool whole = false;
     int rc = waste_parts_open(&m.parts, args->line.positional + 1, args->line.positional_count - 1);
     if (rc == 0)
         rc = check_out(&m);
     if (rc == 0) {
-        struct waste_outdir out = {m.path, "convert.json", m.parts.recipe, WASTE_MANIFEST};
-        m.parts.out = waste_outdir_open(&out, &whole);
+        struct waste_outdir out = {.path = m.path,
+                                   .name = "convert.json",
+                                   .recipe = m.parts.recipe,
+                                   .last = WASTE_MANIFEST};
+        m.parts.out = waste_outdir_open(&out);
         rc = m.parts.out < 0 ? -1 : 0;
-        if (rc == 0 && whole && !args->quiet)
-            printf("%s: already there\n", m.path);
-        if (rc == 0 && !whole)
+        if (rc == 0 && !out.whole)
             rc = merge_into(&m, &out, args);
+        if (rc == 0)
+            rc = waste_outdir_report(&out, "container", args->json, args->quiet);
+        else
+            waste_outdir_abandon(&out);
     }
     waste_parts_close(&m.parts);
-    return rc ? 1 : 0;
+    return rc;
 }

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "fetcher/io.h"
 #include "fetcher/listing.h"
 #include "fetcher/part.h"
 #include "fetcher/verdict.h"
@@ -17,17 +18,24 @@ enum { REVISION_BYTES = 200 };
 
 /* ---- the directory ---- */
 
+static int path_error(struct waste_error *err, int error, const char *what, const char *path)
+{
+    return waste_error_set(err, waste_fetch_is_usage(error) ? -EINVAL : -error, "cannot %s %s: %s",
+                           what, path, strerror(error));
+}
+
 static int open_directory(struct waste_mirror *m, struct waste_error *err)
 {
     const char *path = m->s.path;
 
-    if (m->s.make && mkdir(path, 0777) != 0 && errno != EEXIST)
-        return waste_error_set(err, -errno, "cannot make %s: %s", path, strerror(errno));
+    m->made = m->s.make && mkdir(path, 0777) == 0;
+    if (m->s.make && !m->made && errno != EEXIST)
+        return path_error(err, errno, "make", path);
     m->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (m->dir < 0 && !m->s.make && errno == ENOENT)
         return 0;
     if (m->dir < 0)
-        return waste_error_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
+        return path_error(err, errno, "open", path);
     if (flock(m->dir, LOCK_EX | LOCK_NB) == 0)
         return 0;
     if (errno == EWOULDBLOCK)
@@ -168,6 +176,8 @@ int waste_mirror_open(struct waste_mirror *m, const struct waste_mirror_setup *s
         rc = complete_sizes(m, err);
     if (rc == 0)
         rc = waste_mirror_save(m, err);
+    if (rc != 0 && m->made) /* an empty one is of no use to anybody; another is not removed */
+        rmdir(s->path);
     if (rc != 0)
         waste_mirror_close(m);
     return rc;

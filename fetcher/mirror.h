@@ -32,12 +32,14 @@ struct waste_mirror {
     struct waste_http *http;
     struct waste_catalog catalog;
     int dir;    /* locked; -1: there is none, and it was not to be made */
+    bool made;  /* it was not there before */
     bool known; /* the catalog was there already: no listing was asked for */
 };
 
 /*
  * Opens the directory, locks it, and reads its catalog or else asks the server for a listing; files
- * are selected. 0, -EINVAL (SRC, --revision), -EBUSY (another process is at it), -ECANCELED or
+ * are selected. 0, -EINVAL (SRC, --revision, a
+ * path that will not do), -EBUSY (another process is at it), -ECANCELED or
  * another -errno, with err.
  */
 int waste_mirror_open(struct waste_mirror *m, const struct waste_mirror_setup *s,

@@ -42,8 +42,8 @@ struct waste_fetch_args {
     const char *shape; /* synth */
     bool list;
     uint64_t seed;
-    uint32_t expert_fmt; /* 0: not given, else 1 + which of VQ3R, VQ2R, VQ4P */
-    uint32_t trunk_bits; /* 0: not given, else 1 + which of 3, 4, 8 */
+    uint32_t expert_fmt; /* 0: not given, else waste_fetch_expert_fmt() */
+    uint32_t trunk_bits; /* 0: not given, else waste_fetch_trunk_bits() */
     uint32_t layers;     /* 0: not given */
     bool checkpoint;
     uint32_t dtype;       /* 0: not given, else 1 + which of bf16, f16, f32, mxfp4 */
@@ -62,6 +62,10 @@ struct waste_fetch_args {
 };
 
 extern const struct waste_program waste_fetch_program;
+
+/* What --experts and --trunk-bits say: enum waste_fmt, bits. `otherwise` if they were not given. */
+uint32_t waste_fetch_expert_fmt(const struct waste_fetch_args *args, uint32_t otherwise);
+uint32_t waste_fetch_trunk_bits(const struct waste_fetch_args *args, uint32_t otherwise);
 
 /* Defaults, then argv. 0, or 2 after one line on stderr. */
 int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv);

@@ -44,7 +44,7 @@ static const struct waste_option option_table[] = {
      0, BIT(SYNTH)},
     {"--seed", "N", "what the random numbers begin with; default 1", WASTE_OPT_U64, FIELD(seed), 0,
      0x1p63 - 1, BIT(SYNTH)},
-    {"--fmt", "VQ3R|VQ2R|VQ4P", "format of the experts; default: the shape's, else VQ3R",
+    {"--experts", "vq3r|vq2r|vq4p", "format of the experts; default: the shape's, else vq3r",
      WASTE_OPT_CHOICE, FIELD(expert_fmt), 1, 0, BIT(SYNTH)},
     {"--trunk-bits", "3|4|8", "bits of trunk matrices; default 4", WASTE_OPT_CHOICE,
      FIELD(trunk_bits), 1, 0, BIT(CONVERT)},
@@ -72,15 +72,14 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_SIZE, FIELD(read_bytes), 4096, 64 << 20, BIT(DISKBENCH)},
     {"--seconds", "F", "how long each depth is measured; default 0.5", WASTE_OPT_FLOAT,
      FIELD(seconds), 0.001, 3600, BIT(DISKBENCH)},
-    {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0,
-     BIT(GET) | BIT(CONVERT) | BIT(VERIFY) | BIT(DISKBENCH)},
+    {"--json", NULL, "one JSON object on stdout", WASTE_OPT_FLAG, FIELD(json), 0, 0, ANY},
     {"--against", "SRC", "the release it was made of: the relative error of every matrix",
      WASTE_OPT_STRING, FIELD(against), 0, 0, BIT(VERIFY)},
     {"--move", NULL, "move the experts' files out of the parts, which takes no time and no room",
      WASTE_OPT_FLAG, FIELD(move), 0, 0, BIT(MERGE)},
     {"--force", NULL, "replace an integrity.json that says something else", WASTE_OPT_FLAG,
      FIELD(force), 0, 0, BIT(SEAL)},
-    {"-q", NULL, "no progress, no summary", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
+    {"-q", NULL, "no progress, no summary; long: --quiet", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
      BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(MERGE) | BIT(VERIFY) | BIT(SEAL)},
     {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
      BIT(GET) | BIT(CONVERT) | BIT(SYNTH) | BIT(MERGE) | BIT(VERIFY) | BIT(SEAL)},
@@ -150,7 +149,7 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
                   "left is completed.\n",
          .examples = "  waste-fetch synth --list\n"
                      "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
-                     "  waste-fetch synth --shape config.json --fmt VQ2R --seed 7 other.waste\n"
+                     "  waste-fetch synth --shape config.json --experts vq2r --seed 7 other.waste\n"
                      "  waste-fetch synth --checkpoint --shape tiny-k3 --dtype bf16 release\n"},
     [WASTE_FETCH_MERGE] =
         {.about =
@@ -196,6 +195,20 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
                                    "  waste-fetch diskbench models/demo.waste\n"
                                    "  waste-fetch diskbench /data --size 8M --seconds 2 --json\n"},
 };
+
+uint32_t waste_fetch_expert_fmt(const struct waste_fetch_args *args, uint32_t otherwise)
+{
+    static const uint32_t formats[] = {WASTE_FMT_VQ3R, WASTE_FMT_VQ2R, WASTE_FMT_VQ4P};
+
+    return args->expert_fmt ? formats[args->expert_fmt - 1] : otherwise;
+}
+
+uint32_t waste_fetch_trunk_bits(const struct waste_fetch_args *args, uint32_t otherwise)
+{
+    static const uint32_t bits[] = {3, 4, 8};
+
+    return args->trunk_bits ? bits[args->trunk_bits - 1] : otherwise;
+}
 
 int waste_fetch_args_parse(struct waste_fetch_args *args, int argc, char **argv)
 {

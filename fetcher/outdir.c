@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -41,15 +42,16 @@ static bool is_empty(int dir, const char *recipe)
     return empty;
 }
 
-int waste_outdir_open(const struct waste_outdir *out, bool *whole)
+int waste_outdir_open(struct waste_outdir *out)
 {
-    if (mkdir(out->path, 0755) && errno != EEXIST)
-        return waste_fetch_fail("cannot make %s: %s", out->path, strerror(errno));
+    out->fresh = mkdir(out->path, 0755) == 0;
+    if (!out->fresh && errno != EEXIST)
+        return waste_fetch_cannot("make", out->path, errno);
     int dir = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
-        return waste_fetch_fail("cannot open %s: %s", out->path, strerror(errno));
+        return waste_fetch_cannot("open", out->path, errno);
     bool same = holds(dir, out->name, out->recipe);
-    *whole = same && !faccessat(dir, out->last, R_OK, 0);
+    out->whole = same && !faccessat(dir, out->last, R_OK, 0);
     if (same || is_empty(dir, out->name))
         return dir;
     close(dir);
@@ -84,4 +86,27 @@ int waste_outdir_begin(const struct waste_outdir *out, int dir, uint64_t bytes)
 {
     int e = check_space(dir, out->path, bytes);
     return e ? e : waste_io_write_file(dir, out->name, out->recipe, strlen(out->recipe));
+}
+
+void waste_outdir_abandon(const struct waste_outdir *out)
+{
+    if (out->fresh)
+        rmdir(out->path); /* which has no effect on one that got something */
+}
+
+int waste_outdir_report(const struct waste_outdir *out, const char *kind, bool json, bool quiet)
+{
+    if (json)
+        return waste_fetch_print_json(
+            json_pack("{s:s, s:b, s:b, s:I, s:f}", kind, out->path, "whole", true, "already_there",
+                      (int)out->whole, "bytes", (json_int_t)out->bytes, "seconds", out->seconds));
+    if (quiet)
+        return 0;
+    double mib = (double)out->bytes / 0x1p20;
+    if (out->whole)
+        printf("%s: already there\n", out->path);
+    else
+        printf("%s: %.1f MiB in %.2f s, %.0f MiB/s\n", out->path, mib, out->seconds,
+               mib / out->seconds);
+    return 0;
 }

@@ -151,7 +151,7 @@ static int open_part(struct waste_parts *p, struct waste_part *part, const char 
     part->path = path;
     part->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (part->dir < 0)
-        return waste_fetch_fail("cannot open %s: %s", path, strerror(errno));
+        return waste_fetch_cannot("open", path, errno);
     if (read_text(part, WASTE_MANIFEST, WASTE_MANIFEST_LIMIT, false, &text, &bytes))
         return -1;
     part->manifest = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);

@@ -64,9 +64,3 @@ double waste_progress_finish(struct waste_progress *p)
     p->open = false;
     return (double)(now_ns() - p->start_ns) * 1e-9;
 }
-
-void waste_progress_summary(const char *path, uint64_t bytes, double seconds)
-{
-    double mib = (double)bytes / 0x1p20;
-    printf("%s: %.1f MiB in %.2f s, %.0f MiB/s\n", path, mib, seconds, mib / seconds);
-}

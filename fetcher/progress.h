@@ -23,7 +23,4 @@ void waste_progress_show(struct waste_progress *p);
 /* Ends the line, if one was begun; seconds since init. */
 double waste_progress_finish(struct waste_progress *p);
 
-/* "OUT: 12.0 MiB in 0.50 s, 24 MiB/s" on stdout. */
-void waste_progress_summary(const char *path, uint64_t bytes, double seconds);
-
 #endif

@@ -179,6 +179,10 @@ int waste_release_open_local(struct waste_release *r, const char *path, const ch
     char *index = NULL, *one = (char *)single, **names = NULL;
     uint32_t count = 0;
     size_t bytes;
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return waste_fetch_cannot("open", path, errno);
+    close(dir);
     json_t *kept = cached ? json_loads(cached, 0, NULL) : NULL;
     memset(r, 0, sizeof(*r));
     r->ops = &local;

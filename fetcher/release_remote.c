@@ -307,7 +307,9 @@ static int open_mirror(struct waste_release *r, const struct waste_release_remot
     int rc = waste_mirror_open(&s->m, &setup, &err);
     if (rc == 0)
         rc = waste_mirror_settle(&s->m, &err);
-    return rc == 0 ? 0 : waste_fetch_fail("%s", err.text);
+    if (rc == 0)
+        return 0;
+    return (rc == -EINVAL ? waste_fetch_refuse : waste_fetch_fail)("%s", err.text);
 }
 
 static int add_shard(struct waste_release *r, const char *name, const json_t *kept)

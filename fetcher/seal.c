@@ -135,7 +135,7 @@ char *waste_seal_text(const char *dir, const char *manifest, uint32_t threads, b
     int e = -1;
     s.dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s.dir_fd < 0)
-        waste_fetch_fail("cannot open %s: %s", dir, strerror(errno));
+        waste_fetch_cannot("open", dir, errno);
     else
         e = list_files(&s);
     if (!e) {
@@ -170,7 +170,7 @@ static int write_text(const char *dir, const char *text)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return waste_fetch_fail("cannot open %s: %s", dir, strerror(errno));
+        return waste_fetch_cannot("open", dir, errno);
     int e = waste_io_write_file(fd, WASTE_INTEGRITY_FILE, text, strlen(text));
     close(fd);
     return e;
@@ -196,54 +196,65 @@ static char *read_old(const char *dir)
                : NULL;
 }
 
-/* Writes the new text, or says how it compares with the old one. The exit code. */
-static int replace(const struct waste_fetch_args *args, const char *dir, const char *text)
+/* Writes the new text, unless one that differs is to stay. *changed: it was written. */
+static int replace(const struct waste_fetch_args *args, const char *dir, const char *text,
+                   bool *changed)
 {
     char *old = read_old(dir);
     bool same = old && strcmp(old, text) == 0;
-    int code = 0;
-    if (same && !args->quiet)
-        printf("%s: " WASTE_INTEGRITY_FILE " is there and says the same\n", dir);
-    if (old && !same && !args->force) {
-        waste_fetch_fail("%s has an " WASTE_INTEGRITY_FILE " that says something else: "
-                         "waste-fetch verify names what differs, --force replaces it",
-                         dir);
-        code = 1;
-    } else if (!same) {
-        code = write_text(dir, text) ? 1 : 0;
-        if (!code && !args->quiet)
-            printf("%s: sealed\n", dir);
-    }
+    *changed = !same;
     free(old);
-    return code;
+    if (old && !same && !args->force)
+        return waste_fetch_fail("%s has an " WASTE_INTEGRITY_FILE " that says something else: "
+                                "waste-fetch verify names what differs, --force replaces it",
+                                dir);
+    return same ? 0 : write_text(dir, text);
+}
+
+/* What is found whole gets its checksums. 0, or -1 with the reason printed. */
+static int seal(const struct waste_fetch_args *args, const struct waste_inspection *i,
+                bool *changed)
+{
+    struct waste_error err;
+    char *manifest = NULL;
+    size_t bytes;
+    if (i->damages.count)
+        return waste_fetch_fail("%s is not sealed: it is damaged in %u place%s", i->dir,
+                                i->damages.count, i->damages.count == 1 ? "" : "s");
+    if (waste_container_read_file(i->dir, WASTE_MANIFEST, WASTE_MANIFEST_LIMIT, &manifest, &bytes,
+                                  &err) < 0)
+        return waste_fetch_fail("%s", err.text);
+    char *text = waste_seal_text(i->dir, manifest, args->threads, args->quiet);
+    int rc = text ? replace(args, i->dir, text, changed) : -1;
+    free(manifest);
+    free(text);
+    return rc;
+}
+
+/* As verify has it; "sealed": integrity.json is there and right. */
+static int print_json(struct waste_inspection *i, bool sealed, bool changed)
+{
+    return waste_fetch_print_json(json_pack(
+        "{s:s, s:b, s:b, s:b, s:I, s:I, s:f, s:o}", "model", i->dir, "whole", i->damages.count == 0,
+        "sealed", (int)sealed, "changed", (int)changed, "records", (json_int_t)i->records, "bytes",
+        (json_int_t)i->bytes, "seconds", i->seconds, "damages", waste_damages_json(&i->damages)));
 }
 
 int waste_fetch_seal(const struct waste_fetch_args *args)
 {
-    const char *dir = args->line.positional[0];
-    struct waste_inspection i = {
-        .dir = dir, .threads = args->threads, .ignore_integrity = true, .quiet = args->quiet};
-    struct waste_error err;
-    char *manifest = NULL, *text = NULL;
-    size_t bytes;
-    int code = 1;
-    if (waste_inspect(&i))
-        goto out;
-    if (i.damages.count) {
-        waste_fetch_fail("%s is not sealed: it is damaged in %u place%s", dir, i.damages.count,
-                         i.damages.count == 1 ? "" : "s");
-        goto out;
-    }
-    if (waste_container_read_file(dir, WASTE_MANIFEST, WASTE_MANIFEST_LIMIT, &manifest, &bytes,
-                                  &err) < 0) {
-        waste_fetch_fail("%s", err.text);
-        goto out;
-    }
-    text = waste_seal_text(dir, manifest, args->threads, args->quiet);
-    code = text ? replace(args, dir, text) : 1;
-out:
+    struct waste_inspection i = {.dir = args->line.positional[0],
+                                 .threads = args->threads,
+                                 .ignore_integrity = true,
+                                 .list_only = args->json,
+                                 .quiet = args->quiet};
+    bool looked = waste_inspect(&i) == 0, changed = false;
+    int rc = looked ? seal(args, &i, &changed) : -1;
+    if (looked && args->json && print_json(&i, rc == 0, rc == 0 && changed))
+        rc = -1;
+    if (rc == 0 && !args->json && !args->quiet)
+        printf(changed ? "%s: sealed\n"
+                       : "%s: " WASTE_INTEGRITY_FILE " is there and says the same\n",
+               i.dir);
     waste_inspection_finish(&i);
-    free(manifest);
-    free(text);
-    return code;
+    return rc;
 }

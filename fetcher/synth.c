@@ -20,13 +20,13 @@ struct options {
     const char *shape, *out;
     uint64_t seed;
     uint32_t expert_fmt, trunk_bits, layers, threads; /* 0: as the shape says */
-    bool checkpoint, quiet;
+    bool checkpoint, json, quiet;
     enum waste_source_type type;
     uint64_t shard_bytes; /* 0: as releases have */
 };
 #define SHARD_BYTES UINT64_C(5000000000)
 
-/* In the order of the words of --dtype, --fmt and --trunk-bits. */
+/* In the order of the words of --dtype. */
 static const struct {
     const char *name;
     enum waste_source_type type;
@@ -34,8 +34,6 @@ static const struct {
              {"f16", WASTE_SOURCE_F16},
              {"f32", WASTE_SOURCE_F32},
              {"mxfp4", WASTE_SOURCE_MXFP4}};
-static const uint32_t formats[] = {WASTE_FMT_VQ3R, WASTE_FMT_VQ2R, WASTE_FMT_VQ4P};
-static const uint32_t trunk_bits[] = {3, 4, 8};
 
 static const char *type_name(enum waste_source_type type)
 {
@@ -83,7 +81,7 @@ static int check(const char *path)
 }
 
 static int write_container(const struct options *o, const struct waste_shape *s,
-                           const struct waste_plan *plan, int dir)
+                           const struct waste_plan *plan, struct waste_outdir *out, int dir)
 {
     struct waste_weights w = {.shape = s,
                               .plan = plan,
@@ -97,13 +95,15 @@ static int write_container(const struct options *o, const struct waste_shape *s,
         e = waste_weights_write_codebooks(&w);
     if (!e)
         e = waste_weights_write(&w);
+    out->bytes = plan->total_bytes;
+    out->seconds = w.seconds;
     if (!e)
         e = write_manifest(dir, plan, s);
     return e ? e : check(o->out);
 }
 
 static int write_checkpoint(const struct options *o, const struct waste_shape *s,
-                            const struct waste_plan *plan, const struct waste_outdir *out, int dir)
+                            const struct waste_plan *plan, struct waste_outdir *out, int dir)
 {
     return waste_checkpoint_write(&(struct waste_checkpoint){.shape = s,
                                                              .plan = plan,
@@ -116,8 +116,8 @@ static int write_checkpoint(const struct options *o, const struct waste_shape *s
                                                              .quiet = o->quiet});
 }
 
-static int write_all(const struct options *o, const struct waste_shape *s,
-                     const struct waste_outdir *out, int dir)
+static int write_all(const struct options *o, const struct waste_shape *s, struct waste_outdir *out,
+                     int dir)
 {
     struct waste_plan plan;
     if (waste_plan_init(&plan, s))
@@ -125,7 +125,7 @@ static int write_all(const struct options *o, const struct waste_shape *s,
     int e = o->checkpoint ? write_checkpoint(o, s, &plan, out, dir)
                           : waste_outdir_begin(out, dir, plan.total_bytes);
     if (!e && !o->checkpoint)
-        e = write_container(o, s, &plan, dir);
+        e = write_container(o, s, &plan, out, dir);
     waste_plan_finish(&plan);
     return e;
 }
@@ -134,64 +134,67 @@ static int synthesise(struct options *o)
 {
     struct waste_shape shape;
     char *text = NULL;
-    bool whole = false;
-    int dir = -1, e = 0, code = 1;
-    if (waste_shape_load(&shape, o->shape, o->layers)) {
-        code = 2; /* a name or a config.json that will not do */
-        e = -1;
+    int dir = -1, rc = WASTE_FETCH_USAGE; /* a name or a config.json that will not do */
+    if (waste_shape_load(&shape, o->shape, o->layers) ||
+        (o->checkpoint && waste_checkpoint_type(&shape, &o->type)))
         goto out;
-    }
-    if (o->checkpoint && waste_checkpoint_type(&shape, &o->type)) {
-        code = 2;
-        e = -1;
-        goto out;
-    }
     if (o->expert_fmt)
         shape.expert_fmt = o->expert_fmt;
     if (o->trunk_bits)
         shape.trunk_bits = o->trunk_bits;
     waste_texts_set_ids(&shape);
     text = recipe(o, &shape);
-    e = -1;
+    rc = -1;
     if (!text) {
         waste_fetch_fail("out of memory");
         goto out;
     }
-    const struct waste_outdir made = {.path = o->out,
-                                      .name = "synth.json",
-                                      .recipe = text,
-                                      .last = o->checkpoint ? "model.safetensors.index.json"
-                                                            : "manifest.json"};
-    dir = waste_outdir_open(&made, &whole);
+    struct waste_outdir made = {.path = o->out,
+                                .name = "synth.json",
+                                .recipe = text,
+                                .last = o->checkpoint ? "model.safetensors.index.json"
+                                                      : "manifest.json"};
+    dir = waste_outdir_open(&made);
     if (dir < 0)
         goto out;
-    if (whole && !o->quiet)
-        printf("%s: already there\n", o->out);
-    e = whole ? 0 : write_all(o, &shape, &made, dir);
+    rc = made.whole ? 0 : write_all(o, &shape, &made, dir);
+    if (rc)
+        waste_outdir_abandon(&made);
+    else
+        rc = waste_outdir_report(&made, o->checkpoint ? "release" : "container", o->json, o->quiet);
 out:
     if (dir >= 0)
         close(dir);
     free(text);
     waste_shape_finish(&shape);
-    return e ? code : 0;
+    return rc;
 }
 
-static int list_shapes(void)
+static int list_shapes(bool json)
 {
+    json_t *list = json_array();
     for (uint32_t i = 0; i < waste_named_shape_count; i++) {
         struct waste_shape s;
         struct waste_plan p;
         const struct waste_named_shape *n = &waste_named_shapes[i];
         if (waste_shape_load(&s, n->name, 0))
-            return 1;
+            return -1;
         if (waste_plan_init(&p, &s))
-            return 1;
+            return -1;
         bool large = p.total_bytes >= UINT64_C(1) << 30;
-        printf("%-16s %7.1f %s  %s\n", n->name, (double)p.total_bytes / (large ? 0x1p30 : 0x1p20),
-               large ? "GiB" : "MiB", n->help);
+        if (json)
+            json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "name", n->name, "bytes",
+                                                  (json_int_t)p.total_bytes, "help", n->help));
+        else
+            printf("%-16s %7.1f %s  %s\n", n->name,
+                   (double)p.total_bytes / (large ? 0x1p30 : 0x1p20), large ? "GiB" : "MiB",
+                   n->help);
         waste_plan_finish(&p);
         waste_shape_finish(&s);
     }
+    if (json)
+        return waste_fetch_print_json(json_pack("{s:o}", "shapes", list));
+    json_decref(list);
     return 0;
 }
 
@@ -200,32 +203,25 @@ int waste_fetch_synth(const struct waste_fetch_args *args)
     struct options o = {.shape = args->shape,
                         .out = args->line.positional[0],
                         .seed = args->seed,
+                        .expert_fmt = waste_fetch_expert_fmt(args, 0),
+                        .trunk_bits = waste_fetch_trunk_bits(args, 0),
                         .layers = args->layers,
                         .threads = args->threads,
                         .checkpoint = args->checkpoint,
+                        .json = args->json,
                         .quiet = args->quiet,
                         .shard_bytes = args->shard_bytes ? args->shard_bytes : SHARD_BYTES};
 
     if (args->list)
-        return list_shapes();
-    if (!o.out || !o.shape) {
-        waste_fetch_fail("synth needs %s: see waste-fetch synth --help",
-                         o.shape ? "a directory OUT" : "--shape NAME");
-        return 2;
-    }
-    if (o.checkpoint && (args->expert_fmt || args->trunk_bits)) {
-        waste_fetch_fail("--fmt and --trunk-bits are of a container, not of a release "
-                         "(--checkpoint)");
-        return 2;
-    }
-    if (!o.checkpoint && (args->dtype || args->shard_bytes)) {
-        waste_fetch_fail("--dtype and --shard-size are of a release: add --checkpoint");
-        return 2;
-    }
-    if (args->expert_fmt)
-        o.expert_fmt = formats[args->expert_fmt - 1];
-    if (args->trunk_bits)
-        o.trunk_bits = trunk_bits[args->trunk_bits - 1];
+        return list_shapes(args->json);
+    if (!o.out || !o.shape)
+        return waste_fetch_refuse("synth needs %s: see waste-fetch synth --help",
+                                  o.shape ? "a directory OUT" : "--shape NAME");
+    if (o.checkpoint && (args->expert_fmt || args->trunk_bits))
+        return waste_fetch_refuse("--experts and --trunk-bits are of a container, not of a release "
+                                  "(--checkpoint)");
+    if (!o.checkpoint && (args->dtype || args->shard_bytes))
+        return waste_fetch_refuse("--dtype and --shard-size are of a release: add --checkpoint");
     if (args->dtype)
         o.type = types[args->dtype - 1].type;
     return synthesise(&o);

@@ -41,11 +41,7 @@ static void print_json(struct waste_inspection *i, const struct waste_comparison
                   "damages", waste_damages_json(&i->damages), "extra", i->extra);
     if (compared)
         json_object_set_new(j, "against", waste_comparison_json(compared, i));
-    char *text = j ? json_dumps(j, JSON_INDENT(1)) : NULL;
-    if (text)
-        puts(text);
-    free(text);
-    json_decref(j);
+    waste_fetch_print_json(j);
 }
 
 int waste_fetch_verify(const struct waste_fetch_args *args)
@@ -53,7 +49,8 @@ int waste_fetch_verify(const struct waste_fetch_args *args)
     struct waste_inspection i = {.dir = args->line.positional[0],
                                  .layer_range = args->layer_range,
                                  .threads = args->threads,
-                                 .quiet = args->quiet || args->json};
+                                 .list_only = args->json,
+                                 .quiet = args->quiet};
     struct waste_comparison compared = {0};
     bool can = waste_inspect(&i) == 0;
     if (can && args->against)

@@ -192,12 +192,8 @@ int waste_weights_write(struct waste_weights *w)
                                                 .progress = &w->progress});
     free(w->jobs);
     w->jobs = NULL;
-    double seconds = waste_progress_finish(&w->progress);
-    if (e)
-        return waste_fetch_fail("cannot write %s: %s", w->path, strerror(-e));
-    if (!w->quiet)
-        waste_progress_summary(w->path, w->plan->total_bytes, seconds);
-    return 0;
+    w->seconds = waste_progress_finish(&w->progress);
+    return e ? waste_fetch_fail("cannot write %s: %s", w->path, strerror(-e)) : 0;
 }
 
 int waste_weights_write_codebooks(struct waste_weights *w)

@@ -29,6 +29,7 @@ struct waste_weights {
     struct waste_weights_job *jobs;
     uint32_t job_count, job_room;
     size_t buffer_bytes;
+    double seconds; /* that it took */
     struct waste_progress progress;
 };
 

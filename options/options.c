@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 
 #include "options/units.h"
 
@@ -132,7 +133,8 @@ static int out_of_range(const struct waste_program *p, const struct waste_option
     return 2;
 }
 
-/* The words that are allowed are those of `argument`, with | between them. */
+/* The words that are allowed are those of `argument`, with | between them; in either case, since
+ * VQ3R is what a container calls vq3r. */
 static int set_choice(const struct waste_program *p, const struct waste_option *o, uint32_t *out,
                       const char *value, FILE *err)
 {
@@ -143,7 +145,7 @@ static int set_choice(const struct waste_program *p, const struct waste_option *
     for (const char *word = o->argument; word != NULL && at < sizeof(list); which++) {
         size_t length = strcspn(word, "|");
 
-        if (strlen(value) == length && memcmp(word, value, length) == 0) {
+        if (strlen(value) == length && strncasecmp(word, value, length) == 0) {
             *out = (uint32_t)o->min + which;
             return 0;
         }

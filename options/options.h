@@ -19,7 +19,7 @@ enum waste_option_kind {
     WASTE_OPT_SIZE,  /* u64 bytes */
     WASTE_OPT_STRING,
     WASTE_OPT_STRINGS, /* struct waste_strings: may be given again */
-    WASTE_OPT_CHOICE,  /* u32: min + which of `argument`'s words, a|b|c */
+    WASTE_OPT_CHOICE,  /* u32: min + which of `argument`'s words, a|b|c or A|B|C */
     WASTE_OPT_OWN,     /* this and more: kinds of the program's own, see waste_program.set */
 };
 
@@ -27,9 +27,9 @@ struct waste_option {
     const char *name;
     const char *argument; /* NULL: a flag */
     const char *help;     /* NULL: works, but is not shown */
-    int kind; /* enum waste_option_kind, or of the program's own */
-    size_t offset;     /* in the program's struct of arguments */
-    double min, max;   /* numbers */
+    int kind;             /* enum waste_option_kind, or of the program's own */
+    size_t offset;        /* in the program's struct of arguments */
+    double min, max;      /* numbers */
     uint32_t commands; /* bit mask of commands; several options may share a name, one a command */
 };
 

@@ -164,6 +164,7 @@ class Against(waste.Test):
     def test_summaries_are_of_the_matrices(self):
         source, out = self.model(*MODELS[0])
         found = self.against(source, out)["against"]
+        self.assertFalse(found["other_release"])
         errors = [m["error"] for m in found["matrices"]]
         self.assertEqual(errors, sorted(errors, reverse=True))
         gates = [m["error"] for m in found["matrices"] if m["name"].endswith("w1.weight")]
@@ -236,9 +237,30 @@ class Against(waste.Test):
         other = os.path.join(waste.scratch(), "other-seed")
         self.ok(fetch("synth", "-q", "--checkpoint", "--shape", "tiny-odd", "--layers", 2, "--dtype", "f32", "--seed", 5, other))
         found = self.against(other, out, code=1)
+        self.assertTrue(found["against"]["other_release"])
         self.assertEqual(len(found["damages"]), len(found["against"]["matrices"]))
+        r = fetch("verify", out, "--against", other)
+        lines = r.error_lines()
+        self.assertEqual(r.code, 1)
+        self.assertIn("%s is another release than the one %s was made of: %d" % (other, out, len(found["damages"])), lines[0])
+        self.assertEqual(len(lines), 7)                        # that, the five worst, how many more
+        worst = sorted((float(d["what"].split("relative error ")[1].split()[0]) for d in found["damages"]), reverse=True)
+        self.assertEqual([float(l.split("relative error ")[1].split()[0]) for l in lines[1:6]], worst[:5])
+        self.assertIn(" %d more" % (len(worst) - 5), lines[6])
         wrong, _ = self.model(*MODELS[2])
         self.assertGreater(len(self.against(wrong, out, code=1)["damages"]), 10)
+
+    def test_of_many_that_differ_the_worst_are_shown(self):
+        """Less than half of all: no other release, but not every line either."""
+        def hurt(path):
+            for expert in range(12):
+                for w in (1, 2):
+                    self.rewrite(path, "model.layers.1.block_sparse_moe.experts.%d.w%d.weight" % (expert, w), bytes)
+        path, out, _ = self.hurt_source(hurt)
+        self.assertFalse(self.against(path, out, code=1)["against"]["other_release"])
+        lines = fetch("verify", out, "--against", path).error_lines()
+        self.assertEqual(len(lines), 21)
+        self.assertIn(" 4 more", lines[-1])
 
     def test_a_damaged_record_is_not_compared_and_said_once(self):
         source, out = self.model(*MODELS[0])

@@ -133,7 +133,7 @@ class Docs(waste.Test):
         self.assertEqual(complete("disk"), ["diskbench"])
         self.assertIn("--shape", complete("synth", "--"))
         self.assertNotIn("--shape", complete("diskbench", "--"))
-        self.assertEqual(complete("synth", "--fmt", "VQ4"), ["VQ4P"])
+        self.assertEqual(complete("synth", "--experts", "vq4"), ["vq4p"])
 
     def test_everything_is_in_the_man_page_and_in_zsh(self):
         for program, least in (("waste-run", (10, 30)), ("waste-fetch", (2, 10))):

@@ -29,7 +29,7 @@ class Fetch(waste.Test):
         self.assertNotEqual(made[0]["experts-L1.bin"], made[2]["experts-L1.bin"])
 
     def test_formats_and_layers(self):
-        for i, options in enumerate((["--fmt", "VQ2R"], ["--fmt", "VQ4P", "--trunk-bits", "3"], ["--layers", "2"],
+        for i, options in enumerate((["--experts", "vq2r"], ["--experts", "VQ4P", "--trunk-bits", "3"], ["--layers", "2"],
                                      ["--trunk-bits", "8"])):
             with self.subTest(" ".join(options)):
                 self.ok(self.fetch("synth", "--shape", "tiny-linear", *options, self.out("formats%d" % i)))
@@ -127,11 +127,11 @@ class Fetch(waste.Test):
     def test_wrong_use(self):
         out = self.out("never")
         for args in (["--shape", "no-such", out], ["--shape", "tiny-k3", "--seed", "x", out],
-                     ["--shape", "tiny-k3", "--fmt", "Q4", out], ["--shape", "tiny-k3", "--trunk-bits", "5", out],
+                     ["--shape", "tiny-k3", "--experts", "Q4", out], ["--shape", "tiny-k3", "--trunk-bits", "5", out],
                      ["--shape", "tiny-k3", "--layers", "99", out], ["--shape", "/nonexistent.json", out],
                      ["--shape", "tiny-k3", "/nonexistent/dir/out"], ["--shape", "/dev/null", out],
                      ["--shape", "tiny-k3", "--dtype", "bf16", out], ["--shape", "tiny-k3", "--shard-size", "9999", out],
-                     ["--shape", "tiny-k3", "--checkpoint", "--fmt", "VQ2R", out],
+                     ["--shape", "tiny-k3", "--checkpoint", "--experts", "vq2r", out],
                      ["--shape", "tiny-k3", "--checkpoint", "--dtype", "int4", out]):
             with self.subTest(" ".join(args)):
                 self.refused(self.fetch("synth", *args))
@@ -144,7 +144,26 @@ class Fetch(waste.Test):
 
     def test_it_asks_for_space_before_it_begins(self):
         self.refused(self.fetch("synth", "--shape", "kimi-k3", self.out("big")), "GiB", codes=(1,))
-        self.assertEqual(os.listdir(self.out("big")), [])
+        self.assertFalse(os.path.exists(self.out("big")))
+        os.mkdir(self.out("kept"))                             # it is not ours to remove
+        self.refused(self.fetch("synth", "--shape", "kimi-k3", self.out("kept")), "GiB", codes=(1,))
+        self.assertEqual(os.listdir(self.out("kept")), [])
+
+    def test_json_says_what_was_made(self):
+        for kind, options in (("container", ()), ("release", ("--checkpoint",))):
+            path = self.out("json-" + kind)
+            args = ("synth", "--json", "--shape", "tiny-linear", *options, path)
+            first, again = self.ok(self.fetch(*args)).json(), self.ok(self.fetch(*args)).json()
+            self.assertEqual((first[kind], first["whole"], first["already_there"]), (path, True, False))
+            self.assertEqual((again[kind], again["whole"], again["already_there"]), (path, True, True))
+            large = [f for f in os.listdir(path) if f.endswith((".bin", ".safetensors"))]
+            size = sum(os.path.getsize(os.path.join(path, f)) for f in large)
+            self.assertLess(abs(first["bytes"] - size), size / 100)
+            self.assertGreater(first["seconds"], 0)
+        shapes = self.ok(self.fetch("synth", "--list", "--json")).json()["shapes"]
+        text = self.ok(self.fetch("synth", "--list")).out.decode()
+        self.assertEqual([s["name"] for s in shapes], [l.split()[0] for l in text.splitlines()])
+        self.assertTrue(all(s["bytes"] > 0 for s in shapes))
 
 
 if __name__ == "__main__":

@@ -157,6 +157,26 @@ class Sources(Get):
         with fs.hub(FILES) as s:
             self.refused(self.get(s, source="no/such"), "404", codes=(1,))
 
+    def test_a_directory_for_nothing_does_not_stay(self):
+        with fs.hub(FILES) as s:
+            for run in (lambda dest: self.get(s, source="no/such", dest=dest), lambda dest: self.plain(s, dest=dest),
+                        lambda dest: self.get(s, "--include", "none*", dest=dest)):
+                dest = os.path.join(waste.scratch(), "for-nothing")
+                self.refused(run(dest), codes=(1,))
+                self.assertFalse(os.path.exists(dest))
+                os.mkdir(dest)                                 # it is not ours to remove
+                self.refused(run(dest), codes=(1,))
+                self.assertEqual(os.listdir(dest), [])
+                os.rmdir(dest)
+
+    def test_a_place_that_will_not_do_is_wrong_use(self):
+        path = os.path.join(waste.scratch(), "a-file")
+        with open(path, "w") as f:
+            f.write("mine")
+        with fs.hub(FILES) as s:
+            for dest in (path, os.path.join(path, "x"), os.path.join(waste.scratch(), "no", "parent")):
+                self.refused(self.get(s, dest=dest), dest, codes=(2,))
+
     def test_a_shard_that_is_missing_is_named(self):
         files = {n: d for n, d in FILES.items() if n != SHARDS[1]}
         with fs.hub(files) as s:
@@ -821,8 +841,13 @@ class Running(Get):
                 with open(os.path.join(mount, "ballast"), "wb") as f:
                     f.write(b"\0" * (4 << 20))
                 self.refused(self.get(s, dest=dest), dest, "needs", "free", codes=(1,))
+                self.assertIn(b"too little room", self.ok(self.get(s, "--dry-run", dest=dest)).out)
+                told = self.ok(self.get(s, "--dry-run", "--json", dest=dest)).json()
+                self.assertEqual((told["fits"], told["free_bytes"] < told["bytes_left"] + (16 << 20)), (False, True))
                 self.assertEqual(s.asked(".*" + SHARDS[0]), [])
                 os.unlink(os.path.join(mount, "ballast"))
+                self.assertNotIn(b"too little", self.ok(self.get(s, "--dry-run", dest=dest)).out)
+                self.assertTrue(self.ok(self.get(s, "--dry-run", "--json", dest=dest)).json()["fits"])
                 s.fault(".*" + SHARDS[0], 1, pace=1)
                 p = self.start(s, dest=dest)
                 waste.wait_for("the others", lambda: os.path.exists(os.path.join(dest, SHARDS[2])))
@@ -834,6 +859,8 @@ class Running(Get):
                         pass
                 self.refused(waste.finish(p), dest, "No space left", codes=(1,))
                 os.unlink(os.path.join(mount, "ballast"))
+                self.assertNotIn(b"too little", self.ok(self.get(s, "--dry-run", dest=dest)).out)
+                self.assertTrue(self.ok(self.get(s, "--dry-run", "--json", dest=dest)).json()["fits"])
                 self.ok(self.get(s, dest=dest))
                 self.assert_files(dest=dest)
         finally:

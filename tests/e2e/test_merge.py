@@ -150,6 +150,15 @@ class Merge(waste.Test):
             self.refused(fetch("merge", out, *order), "not parts of one conversion", "convert.json", codes=(1,))
             self.assertFalse(os.path.exists(out))
 
+    def test_json_says_what_was_made(self):
+        out, given = self.out(), [self.parts[p] for p in SPLITS[0]]
+        first, again = (self.ok(fetch("merge", "--json", out, *given)).json() for _ in range(2))
+        self.assertEqual((first["container"], first["whole"], first["already_there"]), (out, True, False))
+        self.assertEqual((again["container"], again["whole"], again["already_there"]), (out, True, True))
+        size = sum(os.path.getsize(os.path.join(out, f)) for f in os.listdir(out) if f.endswith(".bin"))
+        self.assertLess(abs(first["bytes"] - size), size / 100)
+        self.assertGreater(first["seconds"], 0)
+
     def test_out_is_never_something_else(self):
         out = self.out()
         os.mkdir(out)
@@ -158,9 +167,12 @@ class Merge(waste.Test):
         given = [self.parts[p] for p in SPLITS[0]]
         self.refused(fetch("merge", out, *given), "other content", codes=(1,))
         self.assertEqual(content(out), {"notes": b"mine"})
+        never = self.out()
+        self.refused(fetch("merge", never, given[0]), codes=(1,))
+        self.assertFalse(os.path.exists(never))
         self.refused(fetch("merge", given[0], *given), "one of the parts", codes=(1,))
         self.refused(fetch("merge", self.path("x")), codes=(2,))
-        self.refused(fetch("merge", self.path("x"), "/nonexistent"), "/nonexistent", codes=(1,))
+        self.refused(fetch("merge", self.path("x"), "/nonexistent"), "/nonexistent", codes=(2,))
 
     def test_hostile_parts(self):
         with open(os.path.join(self.parts["3-4"], "manifest.json")) as f:

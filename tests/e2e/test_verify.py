@@ -314,9 +314,24 @@ class Verify(waste.Test):
         self.ok(fetch("seal", "--force", "-q", bad))
         self.assertEqual(self.found(bad), [])
 
+    def test_seal_says_in_json_what_it_did(self):
+        bare = waste.copy_container(self.sealed, "bare-json")
+        os.unlink(os.path.join(bare, "integrity.json"))
+        for changed in (True, False):
+            got = self.ok(fetch("seal", "--json", bare)).json()
+            self.assertEqual((got["model"], got["whole"], got["sealed"], got["changed"], got["damages"]),
+                             (bare, True, True, changed, []))
+            self.assertEqual(got["records"], self.ok(fetch("verify", "--json", bare)).json()["records"])
+        hurt = self.flipped("experts-L3.bin", 100)
+        os.unlink(os.path.join(hurt, "integrity.json"))
+        r = fetch("seal", "--json", hurt)
+        self.assertEqual((r.code, len(r.error_lines())), (1, 1), str(r))
+        self.assertEqual((r.json()["whole"], r.json()["sealed"], r.json()["changed"]), (False, False, False))
+        self.assertEqual([d["file"] for d in r.json()["damages"]], ["experts-L3.bin"])
+
     def test_wrong_use(self):
         for command in ("verify", "seal"):
-            self.refused(fetch(command, "/nonexistent"), "/nonexistent")
+            self.refused(fetch(command, "/nonexistent"), "/nonexistent", codes=(2,))
             self.refused(fetch(command), codes=(2,))
             self.ok(fetch(command, "--help"))
         for layers in ("9", "3-2", "a", "1-", "-1", "1-99", ""):
