@@ -14,6 +14,8 @@
 
 #include "compute/forward_int.h"
 
+enum { TASKS_EACH = 4 /* scores tasks a worker, where heads can be split */ };
+
 /* Floats of a row of the cache, and of an absorbed query. */
 static uint32_t row_floats(const struct waste_config *c)
 {
@@ -31,14 +33,15 @@ static uint32_t chunks(const struct waste_forward *f)
     return f->position / WASTE_MLA_CHUNK + 1;
 }
 
-/* Heads of a scores task: as many as share a walk best, fewer where every worker should have a
- * task. A head's bits do not depend on it. */
+/* Heads of a scores task: as many as share a walk best, fewer where workers would wait long for
+ * the last task. A head's bits do not depend on it. */
 static uint32_t group_heads(const struct waste_forward *f)
 {
-    uint32_t count = WASTE_MLA_HEADS;
+    uint32_t count = WASTE_MLA_HEADS, threads = waste_team_threads(f->team);
+    uint64_t work = (uint64_t)(f->position + 1) * f->cfg->mla_heads;
 
     while (count > WASTE_MLA_HEADS_MIN &&
-           chunks(f) * ((f->cfg->mla_heads + count - 1) / count) < waste_team_threads(f->team))
+           (uint64_t)count * WASTE_MLA_CHUNK * threads * TASKS_EACH > work)
         count /= 2;
     return count;
 }
