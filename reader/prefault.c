@@ -7,7 +7,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STEP = 4 /* slots a wake-up */ };
+enum {
+    STEP = 4,        /* slots a wake-up */
+    PIECE = 64 << 10 /* bytes a call: a kernel that preempts lazily lets nobody else in before the
+                        call is over, or for a tick */
+};
+
+/* Changes no byte of pages that are there. False: to be stopped, or not to be had; kernels before
+ * 5.14 do not know it. */
+static bool populate(const struct waste_prefault *p, uint8_t *slot)
+{
+    for (uint64_t at = 0; at < p->slot_bytes; at += PIECE) {
+        uint64_t left = p->slot_bytes - at;
+        /* relaxed: as in work() */
+        if (atomic_load_explicit(&p->stop, memory_order_relaxed) ||
+            madvise(slot + at, left < PIECE ? left : PIECE, MADV_POPULATE_WRITE) < 0)
+            return false;
+    }
+    return true;
+}
 
 static void *work(void *arg)
 {
@@ -23,8 +41,7 @@ static void *work(void *arg)
             sem_wait(&p->more);
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))
             break;
-        /* changes no byte of pages that are there; kernels before 5.14 do not know it */
-        if (madvise(p->base + i * p->slot_bytes, p->slot_bytes, MADV_POPULATE_WRITE) < 0)
+        if (!populate(p, p->base + i * p->slot_bytes))
             break;
     }
     return NULL;

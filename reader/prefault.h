@@ -33,7 +33,7 @@ void waste_prefault_start(struct waste_prefault *p, uint8_t *base, uint64_t slot
 /* So many slots have been filled. Costs a load most of the time. */
 void waste_prefault_used(struct waste_prefault *p, uint64_t used);
 
-/* Waits for the slot at work. Twice is fine, and so is a zeroed *p. */
+/* Waits for the piece at work. Twice is fine, and so is a zeroed *p. */
 void waste_prefault_stop(struct waste_prefault *p);
 
 #endif
