@@ -95,7 +95,7 @@ static void wake_reader(struct waste_experts *e)
     waste_bell_ring_fd(&e->shm->control->reader_bell, e->reader_event);
 }
 
-bool waste_experts_demand(struct waste_experts *e, uint32_t count)
+void waste_experts_demand(struct waste_experts *e, uint32_t count)
 {
     bool absent = false;
 
@@ -107,7 +107,6 @@ bool waste_experts_demand(struct waste_experts *e, uint32_t count)
     }
     if (!post(e) || absent || waste_ring_used(e->shm->demand) > RING_BACKLOG)
         wake_reader(e);
-    return absent;
 }
 
 int waste_experts_failed(const struct waste_shm *shm, uint32_t layer, uint32_t expert,

@@ -51,9 +51,9 @@ int waste_experts_failed(const struct waste_shm *shm, uint32_t layer, uint32_t e
 /* Starts a layer with nothing demanded. id[] and weight[] are the caller's to fill next. */
 void waste_experts_begin(struct waste_experts *e, uint64_t step, uint32_t layer);
 
-/* Posts the first `count` of id[] as this layer's demand. Wakes the reader, and returns true, if
- * one of them is not in memory yet. Any worker, once a layer. */
-bool waste_experts_demand(struct waste_experts *e, uint32_t count);
+/* Posts the first `count` of id[] as this layer's demand. Wakes the reader if one of them is not in
+ * memory yet. Any worker, once a layer. */
+void waste_experts_demand(struct waste_experts *e, uint32_t count);
 
 /*
  * Pins every missing expert that is in memory by now; taken[] (top_k long) gets their places in the

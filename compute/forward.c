@@ -230,9 +230,11 @@ static void begin(struct waste_forward *f, uint32_t position, uint32_t bank, uin
     atomic_store_explicit(&stage(f)->tokens, count, memory_order_relaxed);
 }
 
-/* Hits are counted by the reader as it takes the demands, so let it have the last ones. */
-static void wake_reader(struct waste_forward *f)
+/* After a step or a chunk. Hits are counted by the reader as it takes the demands, so let it have
+ * the last ones. */
+static void end(struct waste_forward *f, uint32_t count)
 {
+    waste_hint_step(f, count);
     if (waste_ring_used(f->env.shm.demand))
         waste_bell_ring_fd(&f->env.shm.control->reader_bell, f->env.reader_event);
 }
@@ -250,7 +252,7 @@ int waste_forward_step(struct waste_forward *f, uint32_t position, uint32_t bank
         err = run_layer(f, layer);
     if (!err && logits)
         err = waste_forward_head(f, logits);
-    wake_reader(f);
+    end(f, 1);
     return err;
 }
 
@@ -268,7 +270,7 @@ int waste_forward_chunk(struct waste_forward *f, uint32_t position, uint32_t ban
 
     begin(f, position, bank, count);
     err = waste_chunk_run(f, token, count, logits);
-    wake_reader(f);
+    end(f, count);
     return err;
 }
 
@@ -304,6 +306,7 @@ static void set_up(struct waste_forward *f, const struct waste_forward_env *env)
     f->experts.shm = &f->env.shm;
     f->experts.cache = env->cache;
     f->experts.reader_event = env->reader_event;
+    waste_hint_begin(f);
 }
 
 /* Its memory is not touched before a chunk needs it. */

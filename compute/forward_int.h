@@ -113,7 +113,9 @@ struct waste_forward {
     float *router, *router_scratch;   /* [experts] */
     _Atomic uint32_t router_left;     /* router tasks not done */
     bool router_bad;
-    uint32_t layers_served;   /* in a row, whose experts were all in memory; at most `layers` */
+    uint32_t moe_layers;
+    uint64_t reads_seen;      /* the reader's, after the last step */
+    float recent_reads;       /* a MoE layer and token, the last ones counting most: hint.c */
     float *z;                 /* [expert_width] what the experts read */
     float *up_acc, *down_acc; /* [top_k](gate, up)[slices][padded] */
     float *routed;            /* [expert_width] their weighted sum */
@@ -176,10 +178,14 @@ void waste_products_input_phase(void *arg, uint32_t worker);
 int waste_forward_wait(struct waste_forward *f,
                        int (*take)(struct waste_forward *f, uint32_t *count), uint32_t *count);
 
+/* hint.c: once; and after a step or chunk of so many tokens, to see what the reader reads. */
+void waste_hint_begin(struct waste_forward *f);
+void waste_hint_step(struct waste_forward *f, uint32_t tokens);
+
 /* hint.c: gives the router process x, the input of the layer's attention or else of its FFN, if it
- * will predict from it and has room. Not after a whole token's layers found all their experts in
- * memory, and of an attention not where little is waited for experts: there is nothing to read
- * ahead then, and waking another process costs more than it looks. One worker. */
+ * will predict from it and has room. Not where next to nothing is read lately, and of an attention
+ * not where little is waited for experts: there is nothing to read ahead then, and the router
+ * process stands on a worker's CPU while it predicts. One worker. */
 void waste_hint(struct waste_forward *f, bool attention);
 
 /* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed

@@ -9,6 +9,35 @@ static bool is_moe(const struct waste_forward *f, uint32_t layer)
     return waste_model_layer(f->env.shm.model, layer)->is_moe;
 }
 
+/* Where less is read, predicting costs the workers more time than it saves. */
+#define WORTH_READS 0.125f
+
+static uint64_t reads(const struct waste_forward *f)
+{
+    /* relaxed: a statistic. Reads for predictions count: else what works would seem to be needless
+     */
+    return atomic_load_explicit(&f->env.shm.control->counter[WASTE_C_READS], memory_order_relaxed);
+}
+
+void waste_hint_begin(struct waste_forward *f)
+{
+    f->reads_seen = reads(f);
+    f->recent_reads = 1;
+    for (uint32_t layer = 0; layer < f->cfg->layers; layer++)
+        f->moe_layers += is_moe(f, layer);
+}
+
+void waste_hint_step(struct waste_forward *f, uint32_t tokens)
+{
+    uint64_t now = reads(f);
+
+    if (f->moe_layers)
+        f->recent_reads += ((float)(now - f->reads_seen) / ((float)f->moe_layers * (float)tokens) -
+                            f->recent_reads) /
+                           8;
+    f->reads_seen = now;
+}
+
 /* The second prediction of a layer saves a few percent of the time that is waited for it, and wakes
  * two processes: where little is waited it only costs. */
 #define WORTH_NS 500000
@@ -39,7 +68,7 @@ void waste_hint(struct waste_forward *f, bool attention)
     struct waste_hidden *h;
     uint32_t next;
 
-    if (!c->options.lookahead || f->layers_served == f->cfg->layers || !is_worth_it(f, attention))
+    if (!c->options.lookahead || f->recent_reads < WORTH_READS || !is_worth_it(f, attention))
         return;
     next = next_moe(f, attention);
     if (next == f->cfg->layers)

@@ -247,10 +247,7 @@ static void choose(struct waste_forward *f)
         return;
     waste_choose(f, e->id, e->weight, f->router, f->router_scratch);
     waste_timeline_note(f->env.shm.control, WASTE_MOMENT_DEMAND, f->position, f->layer, c->top_k);
-    if (waste_experts_demand(e, c->top_k))
-        f->layers_served = 0;
-    else if (f->layers_served < c->layers)
-        f->layers_served++;
+    waste_experts_demand(e, c->top_k);
 }
 
 /* What the experts read if it is not a projection, and what the router predicts from: one worker's

@@ -442,6 +442,34 @@ static void test_an_expert_that_cannot_be_read_ends_the_request_only(void **stat
     forward_rig_destroy(&r);
 }
 
+/* What the router would be told about `tokens` tokens. */
+static uint64_t hints_of(struct forward_rig *r, uint32_t tokens)
+{
+    static const uint32_t ids[] = {1283, 265, 279, 61};
+    uint64_t hints;
+
+    forward_rig_request(r, 0, ids, 4, WASTE_REQ_RESET | WASTE_REQ_IGNORE_EOS, tokens);
+    for (hints = 0; waste_ring_peek(r->shm.hidden); hints++)
+        waste_ring_release(r->shm.hidden);
+    return hints;
+}
+
+static void test_nothing_is_predicted_where_nothing_is_read(void **state)
+{
+    struct forward_rig r;
+
+    forward_rig_create_chunked(&r, WASTE_DEMO_MODEL, 2, 256, 0, 1, 4);
+    forward_rig_serve(&r);
+    assert_true(hints_of(&r, 1) > 0); /* nobody knows yet */
+    hints_of(&r, 40);
+    assert_int_equal(hints_of(&r, 8), 0);
+    waste_count(r.shm.control, WASTE_C_READS, 100);
+    assert_true(hints_of(&r, 8) > 0);
+    hints_of(&r, 80);
+    assert_int_equal(hints_of(&r, 8), 0);
+    forward_rig_destroy(&r);
+}
+
 static void test_values_that_are_no_numbers_end_the_request(void **state)
 {
     struct forward_rig r;
@@ -489,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_requests_out_of_bounds_are_refused),
         cmocka_unit_test(test_cancel_ends_a_request_between_tokens),
         cmocka_unit_test(test_an_expert_that_cannot_be_read_ends_the_request_only),
+        cmocka_unit_test(test_nothing_is_predicted_where_nothing_is_read),
         cmocka_unit_test(test_values_that_are_no_numbers_end_the_request),
     };
     return cmocka_run_group_tests(tests, load_cases, free_cases);
