@@ -217,6 +217,7 @@ int waste_forward_head(struct waste_forward *f, float *logits)
 /* Before a step or a chunk. */
 static void begin(struct waste_forward *f, uint32_t position, uint32_t bank, uint32_t count)
 {
+    f->begin_ns = waste_forward_now_ns();
     f->position = position;
     f->bank = bank;
     f->layer = 0;
@@ -234,7 +235,7 @@ static void begin(struct waste_forward *f, uint32_t position, uint32_t bank, uin
  * the last ones. */
 static void end(struct waste_forward *f, uint32_t count)
 {
-    waste_hint_step(f, count);
+    waste_hint_step(f, count, waste_forward_now_ns() - f->begin_ns);
     if (waste_ring_used(f->env.shm.demand))
         waste_bell_ring_fd(&f->env.shm.control->reader_bell, f->env.reader_event);
 }

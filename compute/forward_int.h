@@ -11,6 +11,7 @@
 #include "compute/experts.h"
 #include "compute/forward.h"
 #include "compute/team.h"
+#include "compute/trial.h"
 #include "compute/weights.h"
 
 enum {
@@ -81,6 +82,7 @@ struct waste_forward {
     bool fresh; /* the running sum starts anew with this layer's attention */
     char error[WASTE_ERROR_TEXT];
     int64_t phase_ns[WASTE_PHASES], expert_wait_ns, embed_wait_ns;
+    int64_t begin_ns;  /* of the step or chunk */
     int64_t shared_ns; /* two workers or more were at it */
     uint32_t phases;
 
@@ -114,13 +116,14 @@ struct waste_forward {
     _Atomic uint32_t router_left;     /* router tasks not done */
     bool router_bad;
     uint32_t moe_layers;
-    uint64_t reads_seen;      /* the reader's, after the last step */
-    float recent_reads;       /* a MoE layer and token, the last ones counting most: hint.c */
-    float *z;                 /* [expert_width] what the experts read */
-    float *up_acc, *down_acc; /* [top_k](gate, up)[slices][padded] */
-    float *routed;            /* [expert_width] their weighted sum */
-    float *latent_out;        /* [hidden] */
-    uint32_t *batch;          /* [top_k] places in the selection being computed */
+    uint64_t reads_seen;           /* the reader's, after the last step */
+    struct waste_trial hint_trial; /* predictions: steps with them and without */
+    float recent_reads;            /* a MoE layer and token, the last ones counting most: hint.c */
+    float *z;                      /* [expert_width] what the experts read */
+    float *up_acc, *down_acc;      /* [top_k](gate, up)[slices][padded] */
+    float *routed;                 /* [expert_width] their weighted sum */
+    float *latent_out;             /* [hidden] */
+    uint32_t *batch;               /* [top_k] places in the selection being computed */
     uint32_t batch_count, batch_groups, expert_tasks;
 
     struct waste_chunk *chunk; /* what chunks of a prompt need (chunk.h); NULL: there are none */
@@ -178,14 +181,15 @@ void waste_products_input_phase(void *arg, uint32_t worker);
 int waste_forward_wait(struct waste_forward *f,
                        int (*take)(struct waste_forward *f, uint32_t *count), uint32_t *count);
 
-/* hint.c: once; and after a step or chunk of so many tokens, to see what the reader reads. */
+/* hint.c: once; and after a step or chunk of so many tokens that took ns, to see what the reader
+ * reads and whether predictions pay. */
 void waste_hint_begin(struct waste_forward *f);
-void waste_hint_step(struct waste_forward *f, uint32_t tokens);
+void waste_hint_step(struct waste_forward *f, uint32_t tokens, int64_t ns);
 
 /* hint.c: gives the router process x, the input of the layer's attention or else of its FFN, if it
- * will predict from it and has room. Not where next to nothing is read lately, and of an attention
- * not where little is waited for experts: there is nothing to read ahead then, and the router
- * process stands on a worker's CPU while it predicts. One worker. */
+ * will predict from it and has room. Not where next to nothing is read lately or where steps were
+ * seen to take longer with it, and of an attention not where little is waited for experts: the
+ * router process may stand on a worker's CPU while it predicts. One worker. */
 void waste_hint(struct waste_forward *f, bool attention);
 
 /* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed

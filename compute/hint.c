@@ -3,6 +3,7 @@
 
 #include "compute/forward_int.h"
 #include "shm/inject.h"
+#include "shm/log.h"
 
 static bool is_moe(const struct waste_forward *f, uint32_t layer)
 {
@@ -27,10 +28,31 @@ void waste_hint_begin(struct waste_forward *f)
         f->moe_layers += is_moe(f, layer);
 }
 
-void waste_hint_step(struct waste_forward *f, uint32_t tokens)
+static bool is_read_from(const struct waste_forward *f)
+{
+    return f->recent_reads >= WORTH_READS;
+}
+
+static void try_step(struct waste_forward *f, int64_t ns)
+{
+    struct waste_log *log = &f->env.shm.control->log[WASTE_STAGE_COMPUTE];
+    bool before = !f->hint_trial.worse;
+    int64_t median[2];
+
+    if (!waste_trial_step(&f->hint_trial, ns) || before == !f->hint_trial.worse)
+        return;
+    waste_trial_medians(&f->hint_trial, median);
+    waste_log_write(
+        log, WASTE_LOG_INFO, "predictions %s: a step takes %.3g ms with them, %.3g without",
+        before ? "do not pay" : "pay again", (double)median[0] / 1e6, (double)median[1] / 1e6);
+}
+
+void waste_hint_step(struct waste_forward *f, uint32_t tokens, int64_t ns)
 {
     uint64_t now = reads(f);
 
+    if (f->env.shm.control->options.lookahead && is_read_from(f) && tokens == 1)
+        try_step(f, ns);
     if (f->moe_layers)
         f->recent_reads += ((float)(now - f->reads_seen) / ((float)f->moe_layers * (float)tokens) -
                             f->recent_reads) /
@@ -68,7 +90,8 @@ void waste_hint(struct waste_forward *f, bool attention)
     struct waste_hidden *h;
     uint32_t next;
 
-    if (!c->options.lookahead || f->recent_reads < WORTH_READS || !is_worth_it(f, attention))
+    if (!c->options.lookahead || !is_read_from(f) || !waste_trial_on(&f->hint_trial) ||
+        !is_worth_it(f, attention))
         return;
     next = next_moe(f, attention);
     if (next == f->cfg->layers)
