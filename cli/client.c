@@ -107,6 +107,8 @@ static void post(struct waste_client *c, const struct waste_request_spec *spec, 
         flags |= WASTE_REQ_RESET;
     if (spec->want_logits)
         flags |= WASTE_REQ_LOGITS;
+    if (spec->on_logits != NULL)
+        flags |= WASTE_REQ_ALL_LOGITS;
     if (s != NULL && s->ignore_eos)
         flags |= WASTE_REQ_IGNORE_EOS;
     /* relaxed and plain: published by seq below */
@@ -137,7 +139,8 @@ struct follow {
     uint32_t epoch;    /* of the conversation */
     uint32_t seen;     /* log entries passed on */
     uint32_t restored; /* position that was put back */
-    bool stopped;      /* on_token wants no more */
+    uint32_t taken;    /* positions whose logits were passed on */
+    bool stopped;      /* on_token or on_logits wants no more */
 };
 
 /* Passes on what has been committed since. */
@@ -169,6 +172,27 @@ static void deliver(struct waste_client *c, const struct waste_request_spec *spe
     }
     if (f->seen > c->known)
         c->known = f->seen;
+}
+
+/* Passes on the logits that are ready, and tells compute that their rows are free. */
+static void take_logits(struct waste_client *c, const struct waste_request_spec *spec,
+                        struct follow *f)
+{
+    struct waste_session *s = c->p->session;
+    /* acquire: the rows; pairs with compute's release */
+    uint64_t word = atomic_load_explicit(&s->logits_ready, memory_order_acquire);
+    uint32_t ready = waste_logits_position(word, f->seq);
+
+    if (ready <= f->taken || ready > c->known)
+        return;
+    for (; f->taken < ready; f->taken++)
+        if (!f->stopped &&
+            spec->on_logits(spec->arg, f->taken, waste_pipeline_logits(c->p, f->taken)) != 0)
+            f->stopped = true;
+    /* release: compute writes the rows again */
+    atomic_store_explicit(&s->request.logits_taken, waste_logits_word(f->seq, ready),
+                          memory_order_release);
+    waste_pipeline_ring(c->p, WASTE_STAGE_COMPUTE);
 }
 
 /* The end of a request in words. */
@@ -217,6 +241,8 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
         /* acquire: pairs with the release of a reply; the last commit came before it */
         bool over = atomic_load_explicit(&session->reply.seq, memory_order_acquire) == f.seq;
         deliver(c, spec, &f, out, &first);
+        if (spec->on_logits != NULL)
+            take_logits(c, spec, &f);
         if (over)
             break;
         if (c->progress != NULL && out->tokens == 0)

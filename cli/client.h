@@ -27,7 +27,7 @@ struct waste_client {
     void *cancelled_arg;
 
     struct waste_prefill_line *progress; /* of prompts that take a while; NULL: none is wanted */
-    struct waste_autosave *autosave; /* is told of requests; may be NULL */
+    struct waste_autosave *autosave;     /* is told of requests; may be NULL */
 
     uint32_t known;                          /* tokens in the log */
     bool fresh;                              /* the next request starts a new conversation */
@@ -40,7 +40,10 @@ struct waste_request_spec {
     uint32_t
         ahead; /* of a prompt in parts: tokens behind these, of which the log is told already */
     uint32_t max_tokens;
-    bool want_logits;
+    bool want_logits; /* of the last position */
+    /* The logits [vocab] of every position, in order; `arg` first. Of a prompt that begins a
+     * conversation, nothing is generated. Nonzero cancels the request. May be NULL. */
+    int (*on_logits)(void *arg, uint32_t position, const float *logits);
     const struct waste_sampling *sampling; /* NULL: nothing is sampled (max_tokens 0) */
     /* A generated token, in order; `arg` first. Nonzero cancels the request. May be NULL. */
     int (*on_token)(void *arg, uint32_t id);

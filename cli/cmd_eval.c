@@ -95,43 +95,55 @@ static int print_json(const struct waste_engine *e, const struct ranked *r, uint
                   outcome->prefill_seconds, "argmax", (json_int_t)r[0].id, "top", top));
 }
 
-static int write_logits(FILE *f, const struct waste_engine *e)
+static const float *last_logits(const struct waste_engine *e, const struct waste_ids *prompt)
 {
-    const float *logits = waste_pipeline_logits(&e->pipeline);
-    uint32_t vocab = e->model->config.vocab;
-
-    _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "logits are written as they are");
-    return fwrite(logits, sizeof(float), vocab, f) == vocab ? 0 : -errno;
+    return waste_pipeline_logits(&e->pipeline, (uint32_t)prompt->count - 1);
 }
 
-/* The prompt in one request, or with --all one request a position. */
+/* Where logits go. */
+struct sink {
+    FILE *f; /* NULL: nowhere */
+    uint32_t vocab;
+    int error; /* errno */
+};
+
+static int write_logits(void *arg, uint32_t position, const float *logits)
+{
+    struct sink *sink = arg;
+
+    (void)position;
+    _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "logits are written as they are");
+    if (sink->f != NULL && fwrite(logits, sizeof(float), sink->vocab, sink->f) != sink->vocab)
+        sink->error = errno;
+    return sink->error;
+}
+
+/* The prompt in one request; with --all the logits of every position are written on the way. */
 static int consume(struct waste_engine *e, const struct waste_ids *prompt,
-                   const struct waste_marks *marks, FILE *f, struct waste_outcome *total)
+                   const struct waste_marks *marks, FILE *f, struct waste_outcome *outcome)
 {
     const struct waste_args *a = e->args;
+    struct sink sink = {.f = f, .vocab = e->model->config.vocab};
     struct waste_error err;
-    size_t step = a->all ? 1 : prompt->count;
+    struct waste_request_spec spec = {
+        .ids = prompt->id,
+        .count = (uint32_t)prompt->count,
+        .want_logits = !a->all,
+        .on_logits = a->all ? write_logits : NULL,
+        .arg = &sink,
+    };
+    int rc = a->all ? waste_client_request(&e->client, &spec, outcome, &err)
+                    : waste_reuse_request(e, &spec, marks, outcome, &err);
 
-    *total = (struct waste_outcome){.prompt_tokens = (uint32_t)prompt->count};
-    for (size_t at = 0; at < prompt->count; at += step) {
-        struct waste_outcome outcome;
-        struct waste_request_spec spec = {
-            .ids = prompt->id + at,
-            .count = (uint32_t)step,
-            .want_logits = true,
-        };
-        int rc = a->all ? waste_client_request(&e->client, &spec, &outcome, &err)
-                        : waste_reuse_request(e, &spec, marks, &outcome, &err);
-        if (rc != 0)
-            return waste_fail(rc, "%s", err.text);
-        if (outcome.status == WASTE_REPLY_CANCELLED)
-            return waste_fail(1, "ended before the text was through");
-        total->prefill_seconds += outcome.prefill_seconds;
-        total->reused += outcome.reused;
-        if (f != NULL && (rc = write_logits(f, e)) != 0)
-            return waste_fail(1, "cannot write %s: %s", a->logits_path, strerror(-rc));
-    }
-    return 0;
+    if (rc != 0)
+        return waste_fail(rc, "%s", err.text);
+    if (!a->all && outcome->status != WASTE_REPLY_CANCELLED)
+        write_logits(&sink, 0, last_logits(e, prompt));
+    if (sink.error != 0)
+        return waste_fail(1, "cannot write %s: %s", a->logits_path, strerror(sink.error));
+    return outcome->status == WASTE_REPLY_CANCELLED
+               ? waste_fail(1, "ended before the text was through")
+               : 0;
 }
 
 static int evaluate(struct waste_engine *e, const struct waste_ids *prompt,
@@ -145,7 +157,7 @@ static int evaluate(struct waste_engine *e, const struct waste_ids *prompt,
     int rc = consume(e, prompt, marks, f, &outcome);
     if (rc != 0)
         return rc;
-    struct ranked *r = rank(waste_pipeline_logits(&e->pipeline), vocab, &log_sum);
+    struct ranked *r = rank(last_logits(e, prompt), vocab, &log_sum);
     if (r == NULL)
         return waste_fail(1, "out of memory");
     if (e->args->json)

@@ -17,17 +17,18 @@
 #include "cli/supervisor_int.h"
 
 struct score {
-    double nll; /* the sum of -log(probability), in nats */
+    const struct waste_engine *e;
+    const uint32_t *window; /* its ids, and the one behind it */
+    double nll;             /* the sum of -log(probability), in nats */
     size_t scored, of;
     size_t bytes; /* of the text */
     int64_t start_ns, shown_ns;
     unsigned tenths; /* shown, where there is no terminal */
 };
 
-static double log_probability(const struct waste_engine *e, uint32_t id)
+/* log(softmax(logits)[id]) */
+static double log_probability(const float *logits, uint32_t vocab, uint32_t id)
 {
-    const float *logits = waste_pipeline_logits(&e->pipeline);
-    uint32_t vocab = e->model->config.vocab;
     double most = (double)logits[0], sum = 0;
 
     for (uint32_t i = 1; i < vocab; i++)
@@ -60,35 +61,42 @@ static void show_progress(const struct waste_engine *e, struct score *s)
             live ? "\033[K" : "\n");
 }
 
-static int step(struct waste_engine *e, uint32_t id)
+/* What the model makes of ids[window + position] scores the token behind it. */
+static int score(void *arg, uint32_t position, const float *logits)
 {
-    struct waste_request_spec spec = {.ids = &id, .count = 1, .want_logits = true};
-    struct waste_outcome outcome;
-    struct waste_error err;
+    struct score *s = arg;
+    const struct waste_engine *e = s->e;
 
-    int rc = waste_client_request(&e->client, &spec, &outcome, &err);
-    if (rc != 0)
-        return waste_fail(rc, "%s", err.text);
-    return outcome.status == WASTE_REPLY_CANCELLED ? -ECANCELED : 0;
+    s->nll -= log_probability(logits, e->model->config.vocab, s->window[position + 1]);
+    s->scored++;
+    show_progress(e, s);
+    return 0;
 }
 
 static int measure(struct waste_engine *e, const struct waste_ids *ids, struct score *s)
 {
-    uint32_t window = e->pipeline.options.ctx - 1, taken = 0;
+    size_t most = e->pipeline.options.ctx - 1;
 
+    s->e = e;
     s->start_ns = waste_now_ns();
     s->of = ids->count - 1;
-    for (size_t i = 0; i + 1 < ids->count; i++) {
-        if (taken++ == window) {
-            waste_client_reset(&e->client);
-            taken = 1;
-        }
-        int rc = step(e, ids->id[i]);
+    for (size_t at = 0; at < s->of; at += most) {
+        struct waste_outcome outcome;
+        struct waste_error err;
+        struct waste_request_spec spec = {
+            .ids = ids->id + at,
+            .count = (uint32_t)(s->of - at < most ? s->of - at : most),
+            .on_logits = score,
+            .arg = s,
+        };
+
+        s->window = ids->id + at;
+        waste_client_reset(&e->client);
+        int rc = waste_client_request(&e->client, &spec, &outcome, &err);
         if (rc != 0)
-            return rc;
-        s->nll -= log_probability(e, ids->id[i + 1]);
-        s->scored++;
-        show_progress(e, s);
+            return waste_fail(rc, "%s", err.text);
+        if (outcome.status == WASTE_REPLY_CANCELLED)
+            return -ECANCELED;
     }
     return 0;
 }

@@ -141,6 +141,12 @@ static uint32_t default_chunk(const struct waste_config *c)
                                        : (uint32_t)tokens;
 }
 
+/* Commands that look at the logits of every position. */
+static bool scores_all(const struct waste_args *a)
+{
+    return a->line.command == WASTE_CMD_EVAL && (a->all || a->perplexity_path != NULL);
+}
+
 static void fill_options(const struct waste_engine *e, uint32_t ctx, struct waste_options *out)
 {
     const struct waste_args *a = e->args;
@@ -155,6 +161,7 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
             a->lookahead == WASTE_LOOKAHEAD_DEFAULT ? e->model->config.top_k : a->lookahead,
         .ctx = ctx,
         .chunk = chunk < ctx ? chunk : ctx,
+        .logit_rows = scores_all(a) ? WASTE_LOGIT_ROWS : 1,
     };
     bool direct;
     out->io = waste_options_io(a->io, &direct);
@@ -175,7 +182,7 @@ static uint64_t tokenizer_file_bytes(const struct waste_engine *e)
 /* Only what ends with a conversation has use for the states of one. */
 static bool keeps_prefixes(const struct waste_args *a)
 {
-    return a->prefix_bytes > 0 && a->line.command != WASTE_CMD_BENCH && a->perplexity_path == NULL;
+    return a->prefix_bytes > 0 && a->line.command != WASTE_CMD_BENCH && !scores_all(a);
 }
 
 /* A few states of some length, if that is allowed. */

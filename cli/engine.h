@@ -19,6 +19,7 @@ enum {
     WASTE_CHUNK_SHARE = 32,
     WASTE_CHUNK_LEAST = 256,
     WASTE_CHUNK_MOST = 2048,
+    WASTE_LOGIT_ROWS = 64, /* logits of a chunk that are handed over at once */
 };
 
 struct waste_engine {

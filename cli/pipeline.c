@@ -113,7 +113,8 @@ int waste_pipeline_create(struct waste_pipeline *p, const char *model_dir,
         waste_pipeline_finish(p);
         return rc;
     }
-    waste_session_init(p->session_map.base, p->session_map.bytes, model, options->ctx);
+    waste_session_init(p->session_map.base, p->session_map.bytes, model, options->ctx,
+                       options->logit_rows);
     waste_control_init(p->control_map.base, p->control_map.bytes, model, p->plan.room_slots,
                        options, getpid(), &p->shm);
     rc = waste_session_attach(p->session_map.base, p->session_map.bytes, model, &p->header,

@@ -8,6 +8,7 @@
 #define WASTE_CLI_PIPELINE_H
 
 #include "cli/plan.h"
+#include "compute/forward.h"
 #include "reader/container.h"
 #include "shm/control.h"
 #include "shm/segment.h"
@@ -42,9 +43,14 @@ static inline uint32_t *waste_pipeline_log(const struct waste_pipeline *p)
     return (uint32_t *)((char *)p->session_map.base + p->log_off);
 }
 
-static inline const float *waste_pipeline_logits(const struct waste_pipeline *p)
+/* Of a position of the last request, if it was asked for; [vocab]. */
+static inline const float *waste_pipeline_logits(const struct waste_pipeline *p, uint32_t position)
 {
-    return (const float *)((const char *)p->session_map.base + p->logits_off);
+    uint32_t row =
+        waste_logits_row(position, waste_forward_chunk_most(&p->options), p->options.logit_rows);
+
+    return (const float *)((const char *)p->session_map.base + p->logits_off) +
+           (size_t)row * p->model->config.vocab;
 }
 
 /* How many slots the reader may use from now on, and what of that the budget allows. */

@@ -193,7 +193,8 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     uint32_t top_k = model->config.top_k;
     struct waste_plan p = {
         .trunk_bytes = round_page(model->trunk_bytes),
-        .session_bytes = round_page(waste_session_bytes(model, in->options->ctx)),
+        .session_bytes =
+            round_page(waste_session_bytes(model, in->options->ctx, in->options->logit_rows)),
         .own_bytes = in->own_bytes,
         .allowed_bytes = in->memory->allowed_bytes / 8 * 7,
         .budget_given = in->budget_bytes != 0,

@@ -200,6 +200,32 @@ static int last_logits(struct waste_forward *f, float *logits)
     return waste_forward_head(f, logits);
 }
 
+int waste_chunk_finish(struct waste_forward *f)
+{
+    f->input = waste_forward_head_input(f);
+    f->chunk->ahead = f->chunk->z_is_input = false;
+    int err = waste_chunk_phase(f, WASTE_PHASE_TRUNK, input_phase, f->chunk->tiles);
+
+    f->chunk->pending = false;
+    return err ? err : waste_chunk_bad(f, "ffn");
+}
+
+int waste_chunk_logits(struct waste_forward *f, uint32_t first, uint32_t count, float *logits)
+{
+    struct waste_chunk *c = f->chunk;
+    uint32_t all = c->count, tiles = c->tiles;
+
+    c->count = count;
+    c->tiles = waste_batch_tiles(count);
+    waste_chunk_products_begin(c);
+    waste_chunk_product_rows(c, &f->weights.m[WASTE_M_LM_HEAD],
+                             c->x + (size_t)first * f->cfg->hidden, logits);
+    int err = waste_chunk_products_run(f);
+    c->count = all;
+    c->tiles = tiles;
+    return err;
+}
+
 int waste_chunk_run(struct waste_forward *f, const uint32_t *token, uint32_t count, float *logits)
 {
     struct waste_chunk *c = f->chunk;

@@ -109,6 +109,10 @@ struct waste_chunk {
  */
 int waste_chunk_run(struct waste_forward *f, const uint32_t *token, uint32_t count, float *logits);
 
+/* As waste_forward_finish() and waste_forward_logits(). */
+int waste_chunk_finish(struct waste_forward *f);
+int waste_chunk_logits(struct waste_forward *f, uint32_t first, uint32_t count, float *logits);
+
 /* chunk_buffers.c: as waste_forward_layout(), for chunks of `most` tokens. */
 size_t waste_chunk_layout(struct waste_forward *f, char *base, uint32_t threads, uint32_t most);
 

@@ -202,12 +202,19 @@ static int run_layer(struct waste_forward *f, uint32_t layer)
     return err;
 }
 
+struct waste_input waste_forward_head_input(const struct waste_forward *f)
+{
+    const struct waste_matrix *m = f->weights.m;
+
+    return (struct waste_input){&m[WASTE_M_OUT_RES_NORM], &m[WASTE_M_OUT_RES_PROJ],
+                                &m[WASTE_M_FINAL_NORM], false};
+}
+
 int waste_forward_head(struct waste_forward *f, float *logits)
 {
     const struct waste_matrix *m = f->weights.m;
 
-    f->input = (struct waste_input){&m[WASTE_M_OUT_RES_NORM], &m[WASTE_M_OUT_RES_PROJ],
-                                    &m[WASTE_M_FINAL_NORM], false};
+    f->input = waste_forward_head_input(f);
     waste_products_begin(f);
     waste_products_add(f, &m[WASTE_M_LM_HEAD], logits);
     waste_forward_run(f, WASTE_PHASE_TRUNK, waste_products_input_phase, f->product_tasks);
@@ -273,6 +280,21 @@ int waste_forward_chunk(struct waste_forward *f, uint32_t position, uint32_t ban
     err = waste_chunk_run(f, token, count, logits);
     end(f, count);
     return err;
+}
+
+int waste_forward_finish(struct waste_forward *f)
+{
+    return waste_chunk_finish(f);
+}
+
+int waste_forward_logits(struct waste_forward *f, uint32_t first, uint32_t count, float *logits)
+{
+    return waste_chunk_logits(f, first, count, logits);
+}
+
+int waste_forward_pause(struct waste_forward *f)
+{
+    return waste_forward_check(f, WASTE_ACT_WAIT_CLIENT);
 }
 
 void waste_forward_count(struct waste_forward *f)

@@ -60,6 +60,17 @@ int waste_forward_step(struct waste_forward *f, uint32_t position, uint32_t bank
 int waste_forward_chunk(struct waste_forward *f, uint32_t position, uint32_t bank,
                         const uint32_t *token, uint32_t count, float *logits);
 
+/*
+ * Logits of the chunk just computed (waste_forward_chunk with NULL for them), any number of runs of
+ * tokens: first the input of lm_head for all of them, then of tokens [first, first + count), first
+ * a multiple of WASTE_TILE, to rows of logits. 0 or as waste_forward_step().
+ */
+int waste_forward_finish(struct waste_forward *f);
+int waste_forward_logits(struct waste_forward *f, uint32_t first, uint32_t count, float *logits);
+
+/* Life sign of one who waits for the client, and whether to go on: 0, -ECANCELED or -ESHUTDOWN. */
+int waste_forward_pause(struct waste_forward *f);
+
 /* One line: what failed, in which layer, expert or file. */
 const char *waste_forward_error(const struct waste_forward *f);
 

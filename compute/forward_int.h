@@ -151,6 +151,8 @@ int waste_forward_bad_input(struct waste_forward *f);
 /* The embedding row of `token`, for f->position, into x[hidden]; the reader brings it. 0 or as
  * waste_forward_step(). */
 int waste_forward_embed(struct waste_forward *f, float *x, uint32_t token);
+/* What lm_head's input goes through. */
+struct waste_input waste_forward_head_input(const struct waste_forward *f);
 /* lm_head of f->running. */
 int waste_forward_head(struct waste_forward *f, float *logits);
 

@@ -95,6 +95,10 @@ static bool acceptable(struct waste_server *s, struct work *w)
     if (!(w->how.top_p > 0 && w->how.top_p <= 1))
         return REFUSE(w, "top-p %g is not above 0 and at most 1", (double)w->how.top_p);
     uint32_t position = waste_commit_position(commit_word(s)), end = w->prompt_end;
+    if (w->flags & WASTE_REQ_ALL_LOGITS && position < end &&
+        (w->max_tokens || position % waste_forward_chunk_most(&s->shm->control->options)))
+        return REFUSE(w, "logits of all positions: not from %u on, and of a prompt alone",
+                      position);
     if (w->flags & WASTE_REQ_RESTORE && position >= end)
         end = position + 1; /* a restored reply; below ctx, see begin_once() */
     for (uint32_t i = position; i < end; i++)
@@ -165,15 +169,25 @@ static void commit(struct waste_server *s, uint64_t word, uint32_t count)
     WASTE_POINT(COMMIT_RUNG);
 }
 
-/* Draws log[position + 1]. False: the logits are no numbers. */
-static bool sample(struct waste_server *s, struct work *w, uint32_t position, const float *logits)
+/* False: the logits of a position are no numbers. */
+static bool is_finite(const struct waste_server *s, struct work *w, uint32_t position,
+                   const float *logits)
 {
     uint32_t vocab = s->shm->model->config.vocab, bad = waste_sampler_first_bad(logits, vocab);
-    uint32_t *log = waste_session_log(s->header, s->session);
 
     if (bad < vocab)
         return REFUSE(w, "non-finite logit of token %u at position %u, in lm_head after layer %u",
                       bad, position, s->shm->model->config.layers - 1);
+    return true;
+}
+
+/* Draws log[position + 1]. False: the logits are no numbers. */
+static bool sample(struct waste_server *s, struct work *w, uint32_t position, const float *logits)
+{
+    uint32_t *log = waste_session_log(s->header, s->session);
+
+    if (!is_finite(s, w, position, logits))
+        return false;
     if (!w->max_tokens)
         return true;
     uint32_t token =
@@ -209,6 +223,93 @@ static int forward(struct waste_server *s, uint64_t word, uint32_t count, float 
     return waste_forward_step(s->forward, position, bank, log[position], logits);
 }
 
+/* Where the logits of a position are put. */
+static float *logits_at(const struct waste_server *s, uint32_t position)
+{
+    uint32_t chunk = waste_forward_chunk_most(&s->shm->control->options);
+
+    return waste_session_logits(s->header, s->session, s->shm->model,
+                                waste_logits_row(position, chunk, s->header->logit_rows));
+}
+
+/* ---- WASTE_REQ_ALL_LOGITS ---- */
+
+static uint32_t ready_position(const struct waste_server *s, const struct work *w)
+{
+    /* relaxed: ours, or a dead predecessor's */
+    return waste_logits_position(
+        atomic_load_explicit(&s->session->logits_ready, memory_order_relaxed), w->seq);
+}
+
+/* Until the client has the logits of all positions before this one. */
+static int wait_taken(struct waste_server *s, const struct work *w, uint32_t position)
+{
+    struct waste_bell *bell = &s->shm->control->compute_bell;
+
+    for (;;) {
+        uint32_t seen = waste_bell_seq(bell);
+        /* acquire: the client has read the rows; pairs with its release */
+        uint64_t taken =
+            atomic_load_explicit(&s->session->request.logits_taken, memory_order_acquire);
+        if (waste_logits_position(taken, w->seq) >= position)
+            return 0;
+        int err = waste_forward_pause(s->forward);
+        if (err)
+            return err;
+        waste_bell_wait(bell, seen, IDLE_WAIT_MS * INT64_C(1000000), 0);
+    }
+}
+
+/* Rows of [position, position + count) are written. False: a logit is no number. */
+static bool hand_over(struct waste_server *s, struct work *w, uint32_t position, uint32_t count)
+{
+    uint32_t vocab = s->shm->model->config.vocab;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (!is_finite(s, w, position + i, logits_at(s, position) + (size_t)i * vocab))
+            return false;
+    /* release: the rows; pairs with the client's acquire */
+    atomic_store_explicit(&s->session->logits_ready, waste_logits_word(w->seq, position + count),
+                          memory_order_release);
+    waste_bell_ring(&s->shm->control->client_bell);
+    return true;
+}
+
+/* The chunk at `position` was computed: its logits, a group of rows at a time. What a predecessor
+ * handed over is not written again, since it may be being read. */
+static int hand_over_chunk(struct waste_server *s, struct work *w, uint32_t position,
+                           uint32_t count)
+{
+    uint32_t rows = s->header->logit_rows, n;
+    int err = waste_forward_finish(s->forward);
+
+    for (uint32_t i = 0; i < count && !err; i += n) {
+        n = count - i < rows ? count - i : rows;
+        if (ready_position(s, w) >= position + i + n)
+            continue;
+        err = wait_taken(s, w, position + i);
+        if (!err)
+            err = waste_forward_logits(s->forward, i, n, logits_at(s, position + i));
+        if (!err && !hand_over(s, w, position + i, n))
+            err = -EDOM;
+    }
+    return err;
+}
+
+/* As forward(), with the logits of every position handed over. */
+static int forward_all(struct waste_server *s, struct work *w, uint64_t word, uint32_t count)
+{
+    uint32_t position = waste_commit_position(word);
+    bool again = ready_position(s, w) >= position + count;
+    int err = count > 1 ? 0 : wait_taken(s, w, again ? 0 : position);
+
+    if (!err)
+        err = forward(s, word, count, count > 1 || again ? NULL : logits_at(s, position));
+    if (!err && count > 1)
+        return hand_over_chunk(s, w, position, count);
+    return !err && !again && !hand_over(s, w, position, 1) ? -EDOM : err;
+}
+
 /* One step: 0, or what waste_forward_step() says, or -EDOM with w->error. */
 static int step(struct waste_server *s, struct work *w, uint64_t word)
 {
@@ -216,8 +317,9 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
     uint32_t end = position + count;
     const uint32_t *log = waste_session_log(s->header, s->session);
     bool last = end >= w->prompt_end; /* of the prompt, or generated */
-    bool needed = last && (w->max_tokens || (w->flags & WASTE_REQ_LOGITS));
-    float *logits = needed ? waste_session_logits(s->header, s->session) : NULL;
+    bool all = w->flags & WASTE_REQ_ALL_LOGITS;
+    bool needed = !all && last && (w->max_tokens || (w->flags & WASTE_REQ_LOGITS));
+    float *logits = needed ? logits_at(s, end - 1) : NULL;
     int64_t start = waste_forward_now_ns();
     struct waste_control *c = s->shm->control;
     int err;
@@ -226,8 +328,8 @@ static int step(struct waste_server *s, struct work *w, uint64_t word)
         WASTE_POINT(PROMPT_TOKEN);
     waste_forward_want(s->forward, position, log + position,
                        last ? count : w->prompt_end - position);
-    err = forward(s, word, count, logits);
-    if (err == -EIO || err == -EDOM)
+    err = all ? forward_all(s, w, word, count) : forward(s, word, count, logits);
+    if ((err == -EIO || err == -EDOM) && !w->error[0])
         snprintf(w->error, sizeof w->error, "%s", waste_forward_error(s->forward));
     if (err)
         return err;

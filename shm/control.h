@@ -54,6 +54,7 @@ extern const char *const waste_stage_state_name[WASTE_STAGE_STATE_COUNT];
     X(WAIT_TRUNK, "waiting for the trunk")                                                         \
     X(WAIT_EXPERTS, "waiting for experts")                                                         \
     X(WAIT_EMBED, "waiting for an embedding row")                                                  \
+    X(WAIT_CLIENT, "waiting for logits to be read")                                                \
     X(WAIT_WORK, "waiting for work")                                                               \
     X(READING, "reading")                                                                          \
     X(LOADING, "loading the trunk")                                                                \
@@ -194,7 +195,7 @@ struct waste_options {
     uint32_t io_depth;  /* reads in the kernel a drive; 0: as measured */
     uint32_t mlock;     /* 1: what is mapped stays in memory */
     uint32_t timeline;  /* 1: events are noted */
-    uint32_t pad;
+    uint32_t logit_rows; /* that the session segment holds */
     uint64_t
         cpus[16]; /* bit mask of CPUs for compute's workers; all zero = the inherited affinity */
 };

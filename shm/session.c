@@ -55,19 +55,21 @@ static uint64_t place(struct sum *s, uint64_t bytes, uint64_t align)
     return off;
 }
 
-static bool plan(const struct waste_model *model, uint32_t ctx, struct layout *l)
+static bool plan(const struct waste_model *model, uint32_t ctx, uint32_t logit_rows,
+                 struct layout *l)
 {
     const struct waste_config *c = &model->config;
     struct sum s = {0};
     uint64_t heads_dim = mul(&s, c->kda_heads, c->kda_dim), history, layer;
 
-    if (ctx < 1 || ctx > INT32_MAX || (c->kda_layers > 0 && c->conv_width < 1))
+    if (ctx < 1 || ctx > INT32_MAX || logit_rows < 1 || (c->kda_layers > 0 && c->conv_width < 1))
         return false;
     memset(l, 0, sizeof(*l));
     l->header.magic = WASTE_SESSION_MAGIC;
     l->header.version = WASTE_SESSION_VERSION;
     l->header.session_count = 1;
     l->header.ctx = ctx;
+    l->header.logit_rows = logit_rows;
     if (c->kda_layers > 0) {
         history = mul(&s, mul(&s, 12, c->conv_width - 1), heads_dim);
         l->header.kda_conv_off = align_up(&s, mul(&s, mul(&s, 4, heads_dim), c->kda_dim), 64);
@@ -82,7 +84,7 @@ static bool plan(const struct waste_model *model, uint32_t ctx, struct layout *l
     place(&s, sizeof(struct waste_session_header), 64);
     l->header.session_off = place(&s, sizeof(struct waste_session), 64);
     l->log_off = place(&s, mul(&s, 4, ctx), 64);
-    l->logits_off = place(&s, mul(&s, 4, c->vocab), 64);
+    l->logits_off = place(&s, mul(&s, mul(&s, 4, c->vocab), logit_rows), 64);
     for (int b = 0; b < 2; b++)
         l->bank_off[b] = place(&s, mul(&s, c->kda_layers, l->header.kda_layer_bytes), 4096);
     l->latent_off = place(&s, mul(&s, c->mla_layers, l->header.mla_layer_bytes), 4096);
@@ -90,26 +92,27 @@ static bool plan(const struct waste_model *model, uint32_t ctx, struct layout *l
     return !s.overflow;
 }
 
-uint64_t waste_session_bytes(const struct waste_model *model, uint32_t ctx)
+uint64_t waste_session_bytes(const struct waste_model *model, uint32_t ctx, uint32_t logit_rows)
 {
     struct layout l;
 
-    return plan(model, ctx, &l) ? l.header.bytes : 0;
+    return plan(model, ctx, logit_rows, &l) ? l.header.bytes : 0;
 }
 
 uint64_t waste_session_bank_bytes(const struct waste_model *model)
 {
     struct layout l;
 
-    return plan(model, 1, &l) ? model->config.kda_layers * l.header.kda_layer_bytes : 0;
+    return plan(model, 1, 1, &l) ? model->config.kda_layers * l.header.kda_layer_bytes : 0;
 }
 
-void waste_session_init(void *base, uint64_t bytes, const struct waste_model *model, uint32_t ctx)
+void waste_session_init(void *base, uint64_t bytes, const struct waste_model *model, uint32_t ctx,
+                        uint32_t logit_rows)
 {
     struct waste_session_header *h = base;
     struct waste_session *s;
     struct layout l;
-    bool fits = plan(model, ctx, &l) && l.header.bytes <= bytes;
+    bool fits = plan(model, ctx, logit_rows, &l) && l.header.bytes <= bytes;
 
     assert(fits);
     if (!fits)
@@ -133,7 +136,7 @@ int waste_session_attach(void *base, uint64_t bytes, const struct waste_model *m
     if (bytes < sizeof(*h) || h->magic != WASTE_SESSION_MAGIC ||
         h->version != WASTE_SESSION_VERSION)
         return -EPROTO;
-    if (!plan(model, h->ctx, &l) || l.header.bytes > bytes ||
+    if (!plan(model, h->ctx, h->logit_rows, &l) || l.header.bytes > bytes ||
         memcmp(h, &l.header, sizeof(l.header)) != 0)
         return -EINVAL;
     s = (struct waste_session *)((char *)base + l.header.session_off);

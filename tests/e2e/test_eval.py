@@ -32,6 +32,49 @@ class Table(waste.Test):
             self.assertTrue(line.endswith('"'), line)
 
 
+class EveryPosition(waste.Test):
+    """--all computes the text in chunks, and the logits are those of one token after the other."""
+
+    def rows(self, data, count):
+        logits = waste.floats(data)
+        vocab = len(logits) // count
+        return [logits[i * vocab:(i + 1) * vocab].tolist() for i in range(count)]
+
+    def test_chunks_of_any_size_agree(self):
+        for model in (waste.DEMO, waste.synth("tiny-odd-k3")):
+            ids = [1 + 7 * i % 200 for i in range(150)]
+            one = self.rows(waste.eval_logits(model, ids, "--chunk", 1, every=True), len(ids))
+            for chunk in (("--chunk", 7), ("--chunk", 64), ("--chunk", 149), ("--chunk", 512), ()):
+                with self.subTest(model=model, chunk=chunk):
+                    got = self.rows(waste.eval_logits(model, ids, *chunk, every=True), len(ids))
+                    self.assertLess(max(waste.distance(a, b) for a, b in zip(got, one)), 1e-4)
+                    self.assertEqual([waste.top(a, 1) for a in got], [waste.top(b, 1) for b in one])
+            last = self.rows(waste.eval_logits(model, ids), 1)[0]
+            self.assertLess(waste.distance(last, one[-1]), 1e-4)
+
+    def test_a_compute_that_dies_changes_nothing(self):
+        ids = [1 + 7 * i % 200 for i in range(3000)]
+        options = ("--ids", ",".join(map(str, ids)), "--all", "--chunk", 128, "-q", "--logits")
+        files = [os.path.join(waste.scratch(), n) for n in ("whole.f32", "killed.f32")]
+        self.ok(waste.waste_run("eval", waste.DEMO, *options, files[0]))
+        p = waste.start("eval", waste.DEMO, *options, files[1])
+        killed, size = 0, lambda: os.path.exists(files[1]) and os.path.getsize(files[1])
+        while p.poll() is None and killed < 3:
+            if size() > killed * os.path.getsize(files[0]) // 4:
+                pid = waste.stages_of(p.pid).get("compute")
+                killed += bool(pid) and waste.kill9(pid)
+            time.sleep(0.01)
+        self.ok(waste.finish(p))
+        self.assertGreater(killed, 0)
+        with open(files[0], "rb") as a, open(files[1], "rb") as b:
+            self.assertTrue(a.read() == b.read())
+
+    def test_a_full_disk_ends_it_with_one_line(self):
+        for every in ((), ("--all",)):
+            self.refused(waste.waste_run("eval", waste.DEMO, "--ids", "1,2,3", "--logits", "/dev/full", *every), "/dev/full",
+                         codes=(1,))
+
+
 class Perplexity(waste.Test):
     def setUp(self):
         self.path = os.path.join(waste.scratch(), "text.txt")
@@ -64,6 +107,14 @@ class Perplexity(waste.Test):
         got = self.perplexity("--ctx", 10)
         self.assertEqual(got["tokens"], len(self.ids) - 1)
         self.assertAlmostEqual(got["nll"], sum(want) / len(want), places=5)
+
+    def test_chunks_of_any_size_give_the_same(self):
+        one = self.perplexity("--chunk", 1)
+        for options in (("--chunk", 7), ("--chunk", 64), (), ("--ctx", 10, "--chunk", 4), ("--ctx", 10)):
+            want = self.perplexity("--ctx", 10, "--chunk", 1) if "--ctx" in options else one
+            got = self.perplexity(*options)
+            self.assertEqual(got["tokens"], want["tokens"])
+            self.assertAlmostEqual(got["nll"], want["nll"], delta=1e-4 * want["nll"])
 
     def test_progress_goes_to_stderr_unless_quiet(self):
         r = self.ok(waste.waste_run("eval", waste.DEMO, "--perplexity", self.path))

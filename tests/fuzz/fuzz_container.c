@@ -107,7 +107,7 @@ static void open_and_use(const struct tiny *t)
     const char *wrong = model_check(m, t->dir);
     if (wrong)
         die(t, wrong);
-    if (waste_session_bytes(m, 16) == 0)
+    if (waste_session_bytes(m, 16, 1) == 0)
         die(t, "a session of no bytes");
     check_records(t, m);
     if (m->trunk_bytes <= SEGMENT_LIMIT)

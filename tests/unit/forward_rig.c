@@ -160,7 +160,7 @@ static void make_segments(struct forward_rig *r, uint32_t slots,
                           const struct waste_options *options)
 {
     uint64_t control = waste_control_bytes(r->model, slots);
-    uint64_t session = waste_session_bytes(r->model, options->ctx);
+    uint64_t session = waste_session_bytes(r->model, options->ctx, options->logit_rows);
     struct waste_error err;
 
     segment(r, WASTE_SEG_CONTROL, control, &r->control);
@@ -168,7 +168,7 @@ static void make_segments(struct forward_rig *r, uint32_t slots,
     segment(r, WASTE_SEG_CACHE, (uint64_t)slots * r->model->expert.record_bytes, &r->cache);
     segment(r, WASTE_SEG_TRUNK, r->model->trunk_bytes, NULL);
     waste_control_init(r->control.base, control, r->model, slots, options, 0, &r->shm);
-    waste_session_init(r->session.base, session, r->model, options->ctx);
+    waste_session_init(r->session.base, session, r->model, options->ctx, options->logit_rows);
     if (waste_trunk_load(&r->shm, r->dir, r->fd[WASTE_SEG_TRUNK], go_on, NULL, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(waste_segment_map(r->fd[WASTE_SEG_TRUNK], WASTE_SEG_TRUNK, false, &r->trunk),
@@ -213,15 +213,27 @@ static void create(struct forward_rig *r, const char *dir, uint32_t slots, const
 void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads, uint32_t ctx,
                         uint32_t slots, const char *level)
 {
-    create(r, dir, slots, level, (struct waste_options){.threads = threads, .ctx = ctx});
+    create(r, dir, slots, level,
+           (struct waste_options){.threads = threads, .ctx = ctx, .logit_rows = 1});
 }
 
 void forward_rig_create_chunked(struct forward_rig *r, const char *dir, uint32_t threads,
                                 uint32_t ctx, uint32_t slots, uint32_t chunk, uint32_t lookahead)
 {
     create(r, dir, slots, NULL,
-           (struct waste_options){
-               .threads = threads, .ctx = ctx, .chunk = chunk, .lookahead = lookahead});
+           (struct waste_options){.threads = threads,
+                                  .ctx = ctx,
+                                  .chunk = chunk,
+                                  .lookahead = lookahead,
+                                  .logit_rows = 1});
+}
+
+void forward_rig_create_scoring(struct forward_rig *r, const char *dir, uint32_t ctx,
+                                uint32_t chunk, uint32_t logit_rows)
+{
+    create(
+        r, dir, 0, NULL,
+        (struct waste_options){.threads = 2, .ctx = ctx, .chunk = chunk, .logit_rows = logit_rows});
 }
 
 void forward_rig_destroy(struct forward_rig *r)
@@ -287,6 +299,26 @@ void forward_rig_post(struct forward_rig *r, uint32_t at, const uint32_t *ids, u
     ring_request(r);
 }
 
+uint32_t forward_rig_take_logits(struct forward_rig *r, float *out, uint32_t most)
+{
+    struct waste_session *s = r->env.conversation;
+    uint32_t vocab = r->model->config.vocab, chunk = r->shm.control->options.chunk;
+    uint64_t seq = s->request.seq;
+    uint32_t taken = waste_logits_position(s->request.logits_taken, seq);
+    uint32_t ready =
+        waste_logits_position(atomic_load_explicit(&s->logits_ready, memory_order_acquire), seq);
+
+    for (; taken < ready && most > 0; taken++, most--)
+        memcpy(out + (size_t)taken * vocab,
+               waste_session_logits(r->env.session, s, r->model,
+                                    waste_logits_row(taken, chunk, r->env.session->logit_rows)),
+               vocab * sizeof *out);
+    atomic_store_explicit(&s->request.logits_taken, waste_logits_word(seq, taken),
+                          memory_order_release);
+    waste_bell_ring(&r->shm.control->compute_bell);
+    return taken;
+}
+
 void forward_rig_set_prompt_end(struct forward_rig *r, uint32_t prompt_end)
 {
     r->env.conversation->request.prompt_end = prompt_end;
@@ -328,7 +360,7 @@ const uint32_t *forward_rig_log(struct forward_rig *r)
 
 const float *forward_rig_logits(struct forward_rig *r)
 {
-    return waste_session_logits(r->env.session, r->env.conversation);
+    return waste_session_logits(r->env.session, r->env.conversation, r->model, 0);
 }
 
 uint32_t forward_rig_position(struct forward_rig *r)

@@ -41,6 +41,9 @@ void forward_rig_create(struct forward_rig *r, const char *dir, uint32_t threads
 /* The same, with prompts in chunks and the next layer's experts foreseen. */
 void forward_rig_create_chunked(struct forward_rig *r, const char *dir, uint32_t threads,
                                 uint32_t ctx, uint32_t slots, uint32_t chunk, uint32_t lookahead);
+/* The same, with rows for the logits of every position. */
+void forward_rig_create_scoring(struct forward_rig *r, const char *dir, uint32_t ctx,
+                                uint32_t chunk, uint32_t logit_rows);
 void forward_rig_destroy(struct forward_rig *r);
 
 /* Runs waste_serve() in a thread of its own. */
@@ -51,6 +54,9 @@ void forward_rig_stop_serving(struct forward_rig *r);
 /* Puts count tokens at log[at...] and posts a request whose prompt ends there. */
 void forward_rig_post(struct forward_rig *r, uint32_t at, const uint32_t *ids, uint32_t count,
                       uint32_t flags, uint32_t max_tokens);
+/* WASTE_REQ_ALL_LOGITS: copies what is ready, at most so many, to out[position][vocab], and says
+ * so. Returns how many positions have been taken. */
+uint32_t forward_rig_take_logits(struct forward_rig *r, float *out, uint32_t most);
 /* Posts the last request again with another prompt_end, whatever the log holds. */
 void forward_rig_set_prompt_end(struct forward_rig *r, uint32_t prompt_end);
 /* Waits for the reply and returns its status. */

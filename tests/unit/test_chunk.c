@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -119,6 +120,66 @@ static void test_chunks_of_any_size_agree_with_token_by_token(void **state)
         drop(&other);
     }
     drop(&one);
+}
+
+/* Logits of all positions, taken a few at a time; compute ends `stops` times on the way. */
+static float *score(uint32_t chunk, uint32_t rows, uint32_t stops, uint32_t *vocab)
+{
+    struct forward_rig r;
+    uint32_t taken = 0, next = prompt_count / (stops + 1);
+
+    forward_rig_create_scoring(&r, WASTE_DEMO_MODEL, CTX, chunk, rows);
+    *vocab = r.model->config.vocab;
+    float *out = calloc((size_t)prompt_count * *vocab, sizeof *out);
+    assert_non_null(out);
+    forward_rig_serve(&r);
+    forward_rig_post(&r, 0, prompt, prompt_count, WASTE_REQ_RESET | WASTE_REQ_ALL_LOGITS, 0);
+    while (taken < prompt_count) {
+        taken = forward_rig_take_logits(&r, out, 5);
+        if (stops > 0 && taken >= next) {
+            next += prompt_count / (stops + 1);
+            forward_rig_stop_serving(&r);
+            forward_rig_serve(&r);
+        }
+        usleep(100);
+    }
+    assert_int_equal(forward_rig_wait(&r), WASTE_REPLY_LENGTH);
+    assert_int_equal(forward_rig_position(&r), prompt_count);
+    forward_rig_destroy(&r);
+    return out;
+}
+
+static void test_logits_of_every_position(void **state)
+{
+    /* chunk, rows, stops: rows in a chunk, more than it, one alone; the last chunk of one token */
+    const uint32_t cases[][3] = {{64, 16, 0},  {64, 64, 3},  {7, 64, 5},
+                                 {100, 48, 4}, {256, 32, 7}, {prompt_count - 1, 16, 1}};
+    uint32_t vocab;
+    float *one = score(1, 1, 0, &vocab);
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        float *all = score(cases[i][0], cases[i][1], cases[i][2], &vocab);
+        for (uint32_t p = 0; p < prompt_count; p++)
+            if (!(distance(all + (size_t)p * vocab, one + (size_t)p * vocab, vocab) <= 1e-5))
+                fail_msg("chunk %u, rows %u: position %u", cases[i][0], cases[i][1], p);
+        free(all);
+    }
+    free(one);
+}
+
+static void test_logits_of_every_position_begin_a_chunk(void **state)
+{
+    struct forward_rig r;
+
+    forward_rig_create_scoring(&r, WASTE_DEMO_MODEL, CTX, 16, 16);
+    forward_rig_serve(&r);
+    forward_rig_request(&r, 0, prompt, 7, WASTE_REQ_RESET, 0);
+    assert_int_equal(forward_rig_request(&r, 7, prompt, 20, WASTE_REQ_ALL_LOGITS, 0),
+                     WASTE_REPLY_ERROR);
+    assert_int_equal(
+        forward_rig_request(&r, 0, prompt, 20, WASTE_REQ_RESET | WASTE_REQ_ALL_LOGITS, 3),
+        WASTE_REPLY_ERROR);
+    forward_rig_destroy(&r);
 }
 
 static void test_nothing_else_changes_a_bit(void **state)
@@ -271,6 +332,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks_of_any_size_agree_with_token_by_token),
+        cmocka_unit_test(test_logits_of_every_position),
+        cmocka_unit_test(test_logits_of_every_position_begin_a_chunk),
         cmocka_unit_test(test_nothing_else_changes_a_bit),
         cmocka_unit_test(test_an_expert_is_read_once_a_chunk),
         cmocka_unit_test(test_a_conversation_goes_on_in_chunks),

@@ -19,14 +19,14 @@ struct rig {
 static int set_up(void **state)
 {
     struct rig *r = calloc(1, sizeof(*r));
-    struct waste_options options = {.threads = 1, .ctx = CTX};
+    struct waste_options options = {.threads = 1, .ctx = CTX, .logit_rows = 1};
     struct waste_error err;
 
     assert_int_equal(waste_container_open(WASTE_DEMO_MODEL, &r->model, &err), 0);
     struct waste_plan plan = {
         .control_bytes = waste_control_bytes(r->model, SLOTS),
         .trunk_bytes = r->model->trunk_bytes,
-        .session_bytes = waste_session_bytes(r->model, CTX),
+        .session_bytes = waste_session_bytes(r->model, CTX, 1),
         .cache_bytes = (uint64_t)SLOTS * r->model->expert.record_bytes,
         .slots = SLOTS,
     };

@@ -45,11 +45,11 @@ static int set_up(void **state)
 
 static void start(struct rig *r, uint32_t hang_seconds, bool no_router)
 {
-    struct waste_options options = {.threads = 1, .ctx = CTX};
+    struct waste_options options = {.threads = 1, .ctx = CTX, .logit_rows = 1};
     struct waste_plan plan = {
         .control_bytes = waste_control_bytes(r->model, SLOTS),
         .trunk_bytes = r->model->trunk_bytes,
-        .session_bytes = waste_session_bytes(r->model, CTX),
+        .session_bytes = waste_session_bytes(r->model, CTX, 1),
         .cache_bytes = (uint64_t)SLOTS * r->model->expert.record_bytes,
         .slots = SLOTS,
     };

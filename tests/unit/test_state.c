@@ -51,11 +51,11 @@ static void a_copy_is_of_one_commit(void **state)
     fake_model_init(&w.fake);
     w.fake.model.config.kda_heads = 8; /* a copy takes as long as a step or two */
     w.fake.model.config.kda_dim = 64;
-    uint64_t segment = waste_session_bytes(&w.fake.model, CTX);
+    uint64_t segment = waste_session_bytes(&w.fake.model, CTX, 1);
     void *base = aligned_alloc(4096, segment);
     assert_non_null(base);
     memset(base, 0, segment);
-    waste_session_init(base, segment, &w.fake.model, CTX);
+    waste_session_init(base, segment, &w.fake.model, CTX, 1);
     assert_int_equal(waste_session_attach(base, segment, &w.fake.model, &w.p.header, &w.p.session),
                      0);
     w.p.model = &w.fake.model;
