@@ -13,29 +13,36 @@ enum {
     HALF_TILE = 8, /* tokens of a v8 */
     SCORE_HEADS = 2 * WASTE_TILE,
     SCORE_ROWS = 256,
+    LINE_FLOATS = 16, /* of a cache line */
 };
 
 /*
  * `height` rows times one or two tiles: every sum runs over the columns alone in its register, so
  * its order is the same in any shape of tile. height, tiles: constants, of which `rows` are kept.
+ * fetch, constant: the rows behind these are what is read next, and not in a cache.
  */
 WASTE_INLINE void multiply_tiles(float *yt, size_t y_tile, const float *panel, size_t stride,
                                  const float *scale, const float *xt, size_t x_tile, uint32_t rows,
-                                 uint32_t cols, uint32_t height, uint32_t tiles)
+                                 uint32_t cols, uint32_t height, uint32_t tiles, bool fetch)
 {
     uint32_t width = tiles * TILE_VECTORS;
     vf sum[MAX_SUMS];
     for (uint32_t i = 0; i < height * width; i++)
         sum[i] = v_zero();
-    for (const float *end = panel + cols; panel < end; panel++, xt += WASTE_TILE) {
-        vf x[MAX_SUMS];
-        for (uint32_t v = 0; v < width; v++)
-            x[v] = v_load(xt + v / TILE_VECTORS * x_tile + v % TILE_VECTORS * V_LANES);
-#pragma GCC unroll 16
-        for (uint32_t r = 0; r < height; r++) {
-            vf w = v_set1(panel[r * stride]);
+    for (const float *end = panel + cols; panel < end;) {
+        const float *line = fetch && end - panel > LINE_FLOATS ? panel + LINE_FLOATS : end;
+        for (uint32_t r = 0; fetch && r < height; r++)
+            v_prefetch(panel + (height + r) * stride);
+        for (; panel < line; panel++, xt += WASTE_TILE) {
+            vf x[MAX_SUMS];
             for (uint32_t v = 0; v < width; v++)
-                sum[r * width + v] = v_fma(w, x[v], sum[r * width + v]);
+                x[v] = v_load(xt + v / TILE_VECTORS * x_tile + v % TILE_VECTORS * V_LANES);
+#pragma GCC unroll 16
+            for (uint32_t r = 0; r < height; r++) {
+                vf w = v_set1(panel[r * stride]);
+                for (uint32_t v = 0; v < width; v++)
+                    sum[r * width + v] = v_fma(w, x[v], sum[r * width + v]);
+            }
         }
     }
 #pragma GCC unroll 16
@@ -75,7 +82,7 @@ WASTE_INLINE void multiply_half(float *yt, const float *panel, size_t stride, co
  * register tile of them. */
 WASTE_INLINE void multiply_any(float *yt, size_t y_tile, const float *panel, size_t stride,
                                const float *scale, const float *xt, size_t x_tile, uint32_t rows,
-                               uint32_t cols, uint32_t n)
+                               uint32_t cols, uint32_t n, bool fetch)
 {
     for (uint32_t t = 0; t < n;) {
         uint32_t left = n - t, tiles = 1;
@@ -87,11 +94,11 @@ WASTE_INLINE void multiply_any(float *yt, size_t y_tile, const float *panel, siz
             tiles = 2;
             for (uint32_t r = 0; r < rows; r += V_PAIR_ROWS)
                 multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * stride, stride, scale + r,
-                               xt, x_tile, rows - r, cols, V_PAIR_ROWS, 2);
+                               xt, x_tile, rows - r, cols, V_PAIR_ROWS, 2, fetch);
         } else {
             for (uint32_t r = 0; r < rows; r += V_TILE_ROWS)
                 multiply_tiles(yt + r * WASTE_TILE, y_tile, panel + r * stride, stride, scale + r,
-                               xt, x_tile, rows - r, cols, V_TILE_ROWS, 1);
+                               xt, x_tile, rows - r, cols, V_TILE_ROWS, 1, fetch);
         }
         t += tiles * WASTE_TILE;
         yt += tiles * y_tile;
@@ -102,7 +109,7 @@ WASTE_INLINE void multiply_any(float *yt, size_t y_tile, const float *panel, siz
 static void panel_multiply(float *yt, size_t y_tile, const float *panel, const float *scale,
                            const float *xt, size_t x_tile, uint32_t rows, uint32_t cols, uint32_t n)
 {
-    multiply_any(yt, y_tile, panel, WASTE_GROUP, scale, xt, x_tile, rows, cols, n);
+    multiply_any(yt, y_tile, panel, WASTE_GROUP, scale, xt, x_tile, rows, cols, n, false);
 }
 
 /* Weights [V_LANES i, V_LANES (i + 1)) of a group, in their order. */
@@ -245,12 +252,12 @@ static void score_block(float *score, uint32_t score_stride, const float *q, uin
             pack(xt + h * WASTE_GROUP, q + (size_t)h * q_stride + c, q_stride, NULL, heads - h,
                  cols);
         multiply_any(yt, y_tile, rows + c, row_stride, scale, xt, WASTE_TILE * WASTE_GROUP, whole,
-                     cols, heads);
+                     cols, heads, true);
         for (uint32_t t = whole; t < n; t++)
             memcpy(edge + (t - whole) * WASTE_GROUP, rows + (size_t)t * row_stride + c,
                    cols * sizeof *edge);
         multiply_any(yt + whole * WASTE_TILE, y_tile, edge, WASTE_GROUP, scale, xt,
-                     WASTE_TILE * WASTE_GROUP, n - whole, cols, heads);
+                     WASTE_TILE * WASTE_GROUP, n - whole, cols, heads, false);
     }
     for (uint32_t h = 0; h < heads; h += WASTE_TILE)
         unpack(score + (size_t)h * score_stride, score_stride, NULL, NULL, yt + h * n,

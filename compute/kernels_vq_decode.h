@@ -69,21 +69,15 @@ WASTE_INLINE void decode_rows(float *acc, const float *books, const float *x, co
 
 WASTE_INLINE void vq_apply_decode(float *acc, const void *tables, const uint8_t *index,
                                   uint32_t rows, uint32_t all_positions, uint32_t p0, uint32_t n,
-                                  const uint8_t *next, struct waste_vq_shape s)
+                                  struct waste_vq_shape s)
 {
     const struct decode_tables *t = tables;
     size_t block_bytes = (size_t)all_positions * WASTE_ROW_BLOCK * s.index_bytes;
-    size_t run_bytes = (size_t)n * WASTE_ROW_BLOCK * s.index_bytes;
     const uint8_t *block = index + (size_t)p0 * WASTE_ROW_BLOCK * s.index_bytes;
-    for (uint32_t b = 0; b < waste_row_blocks(rows); b++, block += block_bytes) {
-        const uint8_t *ahead = b + 1 < waste_row_blocks(rows) || !next ? block + block_bytes : next;
-        for (uint32_t r = 0; r < WASTE_ROW_BLOCK; r += 8) {
-            for (size_t i = run_bytes * r / 64; i < run_bytes * (r + 8) / 64; i += 64)
-                v_prefetch(ahead + i);
+    for (uint32_t b = 0; b < waste_row_blocks(rows); b++, block += block_bytes)
+        for (uint32_t r = 0; r < WASTE_ROW_BLOCK; r += 8)
             decode_rows(acc + b * WASTE_ROW_BLOCK + r, t->books, (const float *)(t + 1),
                         block + (size_t)r * s.index_bytes, n, s);
-        }
-    }
 }
 
 #define VECTOR_QUANTISED(name, FMT)                                                                \
@@ -95,8 +89,7 @@ WASTE_INLINE void vq_apply_decode(float *acc, const void *tables, const uint8_t 
                                 uint32_t rows, uint32_t all_positions, uint32_t p0, uint32_t n,    \
                                 const uint8_t *next)                                               \
     {                                                                                              \
-        vq_apply_decode(acc, tables, index, rows, all_positions, p0, n, next,                      \
-                        waste_vq_shape(FMT));                                                      \
+        vq_apply_decode(acc, tables, index, rows, all_positions, p0, n, waste_vq_shape(FMT));      \
     }
 VECTOR_QUANTISED(vq3r, WASTE_FMT_VQ3R)
 VECTOR_QUANTISED(vq2r, WASTE_FMT_VQ2R)

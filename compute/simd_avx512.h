@@ -32,6 +32,15 @@ static inline vf v_set1(float x)
     return _mm512_set1_ps(x);
 }
 
+/* All lanes *p. As integers: the load port spreads those, a floating-point one takes an adder and a
+ * multiplier of Zen 4 as well. */
+static inline vf v_load1(const float *p)
+{
+    int bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
+}
+
 static inline vf v_load(const float *p)
 {
     return _mm512_loadu_ps(p);
@@ -64,9 +73,11 @@ static inline void v_fence(void)
     _mm_sfence();
 }
 
+/* Into L2. In assembly: gcc takes a function that does nothing but prefetch for one without effect
+ * and leaves its calls out. */
 static inline void v_prefetch(const void *p)
 {
-    _mm_prefetch((const char *)p, _MM_HINT_T1);
+    __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)p));
 }
 
 static inline vf v_add(vf a, vf b)
@@ -93,6 +104,12 @@ static inline vf v_div(vf a, vf b)
 static inline vf v_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
+}
+
+/* c - a b */
+static inline vf v_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
 }
 
 /* The larger (smaller) of a and b, b if either is NaN. */
