@@ -150,7 +150,7 @@ size_t waste_forward_layout(struct waste_forward *f, char *base, uint32_t thread
 }
 
 /* The program, the C library and their data, touched pages of a fresh process; measured. */
-enum { PROGRAM_BYTES = 9 << 18, STACK_BYTES = 32 << 10 };
+enum { PROGRAM_BYTES = 9 << 18, STACK_BYTES = 96 << 10 };
 
 uint64_t waste_compute_private_bytes(const struct waste_model *model,
                                      const struct waste_options *options)

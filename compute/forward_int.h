@@ -15,7 +15,7 @@
 #include "compute/weights.h"
 
 enum {
-    WASTE_MLA_CHUNK = 256, /* positions whose scores one task holds */
+    WASTE_MLA_CHUNK = 192, /* positions whose scores one task holds */
     WASTE_MLA_HEADS = 32,  /* heads that share one walk over a chunk */
     WASTE_MLA_HEADS_MIN = 8,
     WASTE_TASK_BYTES = 64 << 10, /* weights a task of a trunk product streams, about */

@@ -63,6 +63,14 @@ static bool has_vnni(void)
 {
     return has_avx512() && has_bits(x86_features().leaf7_ecx, LEAF7_ECX_VNNI);
 }
+
+/* Adders beside the multipliers: every AMD CPU that has AVX-512. */
+static bool has_zen4(void)
+{
+    uint32_t a, b, c, d;
+    return has_vnni() && __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx &&
+           c == signature_AMD_ecx && d == signature_AMD_edx;
+}
 #endif
 
 static bool always(void)
@@ -78,9 +86,8 @@ static const struct level {
 } levels[] = {
     {"c", always, waste_kernels_fill_c},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, waste_kernels_fill_avx2},
-    {"avx512", has_avx512, waste_kernels_fill_avx512},
-    {"vnni", has_vnni, waste_kernels_fill_vnni},
+    {"avx2", has_avx2, waste_kernels_fill_avx2}, {"avx512", has_avx512, waste_kernels_fill_avx512},
+    {"vnni", has_vnni, waste_kernels_fill_vnni}, {"zen4", has_zen4, waste_kernels_fill_zen4},
 #elif defined(__aarch64__)
     {"neon", always, waste_kernels_fill_neon},
 #endif

@@ -1,7 +1,7 @@
 /*
  * Every kernel of the engine, behind one table. The table is filled with the C reference, then
- * overridden upward by the instruction sets the CPU has and WASTE_CPU (c|avx2|avx512|vnni|neon: the
- * highest level allowed) leaves on.
+ * overridden upward by the instruction sets the CPU has and WASTE_CPU
+ * (c|avx2|avx512|vnni|zen4|neon: the highest level allowed) leaves on.
  *
  * All activations are float32. A level may differ from C by rounding within the bounds
  * tests/kernels checks; within one level results do not depend on how rows or slices are divided
@@ -41,7 +41,7 @@ struct waste_act {
 };
 
 struct waste_kernels {
-    const char *level; /* "c", "avx2", "avx512", "vnni", "neon" */
+    const char *level; /* "c", "avx2", "avx512", "vnni", "zen4", "neon" */
 
     /*
      * Prepared activations. xp = what the quantised products of this level want of x (for instance

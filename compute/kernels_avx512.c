@@ -6,8 +6,15 @@
 
 #include "compute/kernels_batch.h"
 
+#include "compute/kernels_adders.h"
+
 void waste_kernels_fill_avx512(struct waste_kernels *k)
 {
     fill_tmpl(k);
     fill_batch(k);
+}
+
+void waste_kernels_fill_zen4(struct waste_kernels *k)
+{
+    fill_adders(k);
 }

@@ -21,6 +21,7 @@ void waste_kernels_fill_avx2(struct waste_kernels *k);
 void waste_kernels_fill_avx512(struct waste_kernels *k);
 void waste_kernels_fill_vnni(struct waste_kernels *k);
 void waste_kernels_fill_vq_vbmi(struct waste_kernels *k); /* part of vnni */
+void waste_kernels_fill_zen4(struct waste_kernels *k);
 void waste_kernels_fill_neon(struct waste_kernels *k);
 
 enum {

@@ -18,7 +18,7 @@ const struct waste_search *waste_search_level(const char *level)
         &waste_search_neon,
 #endif
     };
-    if (!strcmp(level, "vnni")) /* has nothing more for this */
+    if (!strcmp(level, "vnni") || !strcmp(level, "zen4")) /* have nothing more for this */
         level = "avx512";
     for (size_t i = 0; i < sizeof(built) / sizeof(built[0]); i++)
         if (!strcmp(built[i]->level, level))

@@ -124,7 +124,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: attention MODEL [THREADS]\n");
         return 2;
     }
-    forward_rig_create(&r, argv[1], threads, LONGEST + 1, SLOTS, NULL);
+    forward_rig_create(&r, argv[1], threads, LONGEST + 1, SLOTS, getenv("WASTE_CPU"));
     r.shm.control->options.timeline = 1;
     fill((char *)r.env.session + r.env.conversation->bank_off[0],
          r.model->config.kda_layers * r.env.session->kda_layer_bytes);

@@ -30,7 +30,7 @@ class Machine(waste.Test):
 
     def test_every_instruction_set_agrees_with_the_reference(self):
         seen = []
-        for level in ("c", "avx2", "avx512", "vnni", "neon"):
+        for level in ("c", "avx2", "avx512", "vnni", "zen4", "neon"):
             with self.subTest(level):
                 r = waste.waste_run("run", waste.DEMO, *self.args, env={"WASTE_CPU": level})
                 if r.code == 2 and level.encode() in r.err:

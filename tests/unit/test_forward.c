@@ -11,7 +11,7 @@
 #include "cm.h"
 #include "forward_rig.h"
 
-static const char *const levels[] = {"c", "avx2", "avx512", "vnni", "neon"};
+static const char *const levels[] = {"c", "avx2", "avx512", "vnni", "zen4", "neon"};
 static json_t *cases;
 
 static int load_cases(void **state)
