@@ -233,6 +233,7 @@ static void begin(struct waste_forward *f, uint32_t position, uint32_t bank, uin
     memset(f->phase_ns, 0, sizeof f->phase_ns);
     f->expert_wait_ns = f->embed_wait_ns = f->shared_ns = 0;
     f->phases = 0;
+    waste_forward_pages(f, position + count);
     /* relaxed, both: shown by ps and stats */
     atomic_store_explicit(&stage(f)->step, position, memory_order_relaxed);
     atomic_store_explicit(&stage(f)->tokens, count, memory_order_relaxed);

@@ -85,6 +85,8 @@ struct waste_forward {
     int64_t begin_ns;  /* of the step or chunk */
     int64_t shared_ns; /* two workers or more were at it */
     uint32_t phases;
+    uint32_t huge_end; /* the session is in huge pages up to this position (pages.c) ... */
+    bool small_pages;  /* ... and beyond it never, as there are none */
 
     /* residual stream [hidden]: the running sum, and block_count block sums before it, block_stride
      * floats apart (attention residuals) */
@@ -222,6 +224,9 @@ float *waste_mla_rows(const struct waste_forward *f);
 /* moe.c: a token's experts and their weights, [top_k], of finite logits; scratch[experts]. */
 void waste_choose(const struct waste_forward *f, uint32_t *id, float *weight, const float *logits,
                   float *scratch);
+
+/* pages.c: huge pages for the states, and for the latent rows of positions below `end`. */
+void waste_forward_pages(struct waste_forward *f, uint32_t end);
 
 /* Half-layers. 0 or as waste_forward_step(). */
 int waste_kda(struct waste_forward *f);
