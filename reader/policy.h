@@ -1,8 +1,8 @@
 /*
  * Which expert to forget: the least valuable of the slots that may be taken.
  *
- * An expert is worth its chance to be chosen at its layer's next turn (habit.h), over the time that
- * its slot is taken until then: layers come in turn, so what the layer just past has is the
+ * An expert is worth its chance to be chosen at its layer's next turns (habit.h), over the time
+ * that its slot is taken until then: layers come in turn, so what the layer just past has is the
  * farthest away, and what the next one has is due at once. The time counts by its root (NEARNESS in
  * policy.c), for a chance is only an estimate.
  *
@@ -11,9 +11,9 @@
  * then, before any that was kept for longer.
  *
  * One heap a layer, because all chances of a layer change at its turn and no others do. add and
- * remove cost O(log experts), a victim O(layers), a turn a pass over the layer (habit.h). No I/O,
- * no shared memory, no clock: the reader's cache and tests/bench/cachesim link the same code. One
- * thread.
+ * remove cost O(log experts), a victim a look at the least of each layer, a turn a pass over the
+ * layer (habit.h). No I/O, no shared memory, no clock: the reader's cache and tests/bench/cachesim
+ * link the same code. One thread.
  */
 #ifndef WASTE_READER_POLICY_H
 #define WASTE_READER_POLICY_H
@@ -31,9 +31,11 @@ struct waste_policy {
     const struct waste_habit *chances; /* NULL: our own */
     float *nearness;                   /* [layers + 1] by how many layers away a turn is */
     uint32_t *count;                   /* [layers] evictable slots of the layer's experts */
-    uint32_t *heap;                    /* [layers][experts] slots, least valuable first */
-    uint32_t *place; /* [slots] index into the layer's heap; WASTE_POLICY_NONE: not evictable */
-    uint32_t *key;   /* [slots] what an evictable slot holds: layer * experts + expert */
+    float *least;                      /* [layers] the smallest chance among them */
+    uint16_t *heap;                    /* [layers][experts] what they hold, least likely first */
+    uint16_t *place; /* [layers * experts] index into the layer's heap, if evictable */
+    uint32_t *slot;  /* [layers * experts] the slot, if evictable */
+    uint32_t *key;   /* [slots] what an evictable slot holds; WASTE_POLICY_NONE: not evictable */
 };
 
 /* `notes`: waste_habit_init. 0 or -ENOMEM. */

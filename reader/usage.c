@@ -167,7 +167,7 @@ size_t waste_usage_encode(const struct waste_habit *h, uint64_t turns, uint8_t *
         uint8_t *at = data + HEADER + (size_t)count * ENTRY;
         if (hits == 0)
             continue;
-        uint32_t age = h->expert[key].age;
+        uint32_t age = waste_habit_age(h, key);
         uint64_t seen = age && turns + 1 > age ? turns + 1 - age : 0;
         put32(at, key / h->experts | key % h->experts << 16);
         put32(at + 4, hits);

@@ -92,8 +92,10 @@ void assert_consistent(struct rig *r)
     assert_int_equal(predicted, c->predicted);
     for (uint32_t l = 0; l < model->config.layers; l++)
         for (uint32_t i = 0; i < c->policy.count[l]; i++) {
-            uint32_t s = c->policy.heap[l * experts + i];
-            assert_int_equal(c->policy.place[s], i);
+            uint32_t key = l * experts + c->policy.heap[l * experts + i];
+            uint32_t s = c->policy.slot[key];
+            assert_int_equal(c->policy.place[key], i);
+            assert_int_equal(c->policy.key[s], key);
             assert_int_equal(c->slot[s].state, WASTE_SLOT_READY);
             assert_int_equal(c->slot[s].layer, l);
             assert_int_equal(c->policy.key[s], l * experts + c->slot[s].expert);

@@ -232,7 +232,7 @@ static void a_prefetch_with_nothing_but_predicted_slots_left_is_dropped(void **s
     finish_reads(&r);
     /* pin all that could go but the predicted ones */
     for (uint32_t s = 0; s < 12; s++)
-        if (r.cache.policy.place[s] != WASTE_POLICY_NONE)
+        if (r.cache.policy.key[s] != WASTE_POLICY_NONE)
             atomic_fetch_add(&r.shm.slot[s].word, WASTE_SLOT_PIN_ONE);
     uint32_t predicted = r.cache.predicted;
     assert_true(predicted > 1);

@@ -205,9 +205,9 @@ static void what_was_learned_survives_a_restart(void **state)
     destroy(&r);
     create(&r, 56, 8);
     uint32_t restarted = run(&r, 300, 200, 200);
-    float chance = waste_habit_chance(&r.cache.policy.habit, 64 + 1);
+    float chance = waste_habit_chances(&r.cache.policy.habit, 1)[1];
     waste_cache_recall(&r.cache, 1, 1, 1.0f); /* a file of an earlier run says something else */
-    assert_true(waste_habit_chance(&r.cache.policy.habit, 64 + 1) == chance);
+    assert_true(waste_habit_chances(&r.cache.policy.habit, 1)[1] == chance);
     destroy(&r);
     assert_true(whole > 0);
     assert_int_equal(restarted, whole);
@@ -231,7 +231,7 @@ static void notes_that_were_written_over_do_no_harm(void **state)
         }
         assert_int_equal(waste_cache_init(&r.cache, &r.shm, 8, -1, &r.repair), 0);
         for (uint32_t key = 0; key < model->config.layers * experts; key++) {
-            float chance = waste_habit_chance(&r.cache.policy.habit, key);
+            float chance = waste_habit_chances(&r.cache.policy.habit, 0)[key];
             assert_true(chance >= 0 && chance <= 1);
         }
         run(&r, 20, 0, UINT32_MAX);

@@ -64,6 +64,9 @@ static void what_is_written_is_read(void **state)
     }
     size_t bytes = waste_usage_encode(&h, 1000, data);
     assert_int_equal(bytes, 16 + 4 * 16);
+    /* last seen: 5, then 6, whose last turn was the one before the last, then 7 and 60 */
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(data[16 + 16 * i + 8] | data[16 + 16 * i + 9] << 8, i == 1 ? 1099 : 1100);
     assert_int_equal(parse(bytes, &u, &err), 0);
     assert_int_equal(u.turns, 1100);
     assert_int_equal(u.count, 4);
