@@ -1,4 +1,6 @@
-"""Kills at random moments and random points, of all stages, several in a run: always the ids of a run nobody disturbed."""
+"""Kills at random moments and random points, of all stages and of waste-run, several in a run, with prompts in chunks of any
+size, with --session and --prefix-cache: always the ids of a run nobody disturbed."""
+import collections
 import json
 import os
 import re
@@ -16,18 +18,46 @@ HANGS = int(os.environ.get("WASTE_HANGS", 200 if waste.LONG else 6))
 WORKERS = 2
 HANG_SECONDS = 1
 LONG_TOKENS = 6000  # more than a run with hangs in it gets to
+CHUNKS = (None, 1, 2, 7, 64)
+WORDS = " ".join("The capital of Italy is Rome, and that of France is Paris." for _ in range(12))
+SYSTEM = ("You are a helpful assistant that knows all the countries of the world and their capitals, and you answer at "
+          "length and in whole sentences, please, and never in one word only.")
+
+
+class Prompt:
+    """What is asked, and how much is computed at once; the ids of a run nobody disturbs."""
+    def __init__(self, words, chunk, tokens):
+        self.chunk = ["--chunk", str(chunk)] if chunk else []
+        what = [WORDS, "--system", SYSTEM] if words else ["--ids", waste.ids_of(waste.genesis())]
+        self.args = ["run", waste.DEMO, *what, "-n", str(tokens), "--temp", "0.7", "--seed", "11", "--ignore-eos", *self.chunk,
+                     "--json", "-q"]
+        self.lock, self.known = threading.Lock(), None
+
+    def want(self):
+        with self.lock:
+            if self.known is None:
+                r = waste.waste_run(*self.args)
+                if r.code:
+                    raise AssertionError(str(r))
+                self.known = r.json()["ids"]
+            return self.known
 
 
 class Random(crash.Test):
-    def options(self, random):
-        plan = self.plan(waste.DEMO, *crash.CHUNK)
+    def setUp(self):
+        self.prompts = [Prompt(words, chunk, self.TOKENS) for words in (False, True) for chunk in CHUNKS]
+        self.store = os.path.join(waste.scratch(), "store")  # of kept states, shared by the runs at hand
+        self.count = collections.Counter()
+
+    def options(self, random, prompt, session):
+        plan = self.plan(waste.DEMO, *prompt.chunk, *session[:2])
         slots = random.choice((0, 4, 12, 84, 448))
         out = ["--budget", plan["floor_bytes"] + slots * plan["cache_bytes"] // plan["slots"]]
-        out += ["--io", random.choice(("auto", "pread")), "--threads", random.choice((1, 2, 3))]
+        out += [*session, "--io", random.choice(("auto", "pread")), "--threads", random.choice((1, 2, 3))]
         return out + (["--lookahead", random.choice((0, 2, 8))] if random.random() < 0.5 else [])
 
-    def rules(self, random):
-        """Up to four lives of each stage end at a point."""
+    def rules(self, random, saves):
+        """Up to four lives of each stage end at a point; waste-run's may end in a save."""
         rules = []
         if crash.INJECT:
             table = crash.points()
@@ -36,39 +66,64 @@ class Random(crash.Test):
                     point = "any" if random.random() < 0.5 else random.choice(table[stage])
                     hit = random.randint(1, 4000 if stage == "compute" else 400) if point == "any" else random.randint(1, 60)
                     rules.append("%s:%s:%s:%d:%d" % (stage, point, random.choice(crash.DEADLY), hit, life))
+            if saves and random.random() < 0.5:
+                rules.append("waste-run:%s:kill:%d" % (random.choice(table["saving"]), random.randint(1, 12)))
         return rules
 
-    def disturb(self, random, p, kills):
-        """Kills stages from outside until the run ends. Returns how many."""
+    def disturb(self, random, p, kills, everything):
+        """Kills stages from outside until the run ends, and waste-run too if that is allowed. Returns how many."""
         n = 0
         while p.poll() is None and n < kills:
             time.sleep(random.uniform(0, 2 * self.seconds / kills))
             stages = list(waste.stages_of(p.pid).items())
             victims = random.sample(stages, min(len(stages), 2 if random.random() < 0.2 else 1))
-            for _, pid in victims:
+            if everything and random.random() < 0.3:
+                victims, kills = [("run", p.pid)], 0
+            for name, pid in victims:
                 try:
-                    os.kill(pid, random.choice(crash.SIGNALS))
+                    os.kill(pid, signal.SIGKILL if name == "run" else random.choice(crash.SIGNALS))
                     n += 1
                 except ProcessLookupError:
                     pass
         return n
 
+    def one_life(self, random, args, env, rules, everything):
+        """A waste-run until it ends, or is ended. Returns its result and how many deaths there were."""
+        p = waste.start(*args, env=dict(os.environ, **env, **crash.inject(*rules)))
+        killed = self.disturb(random, p, random.randint(2, 6), everything)
+        r = waste.finish(p)
+        return r, killed + len([l for l in r.error_lines() if l.startswith("inject: ")]), killed
+
     def one_run(self, seed):
         random = waste.random.Random(seed)
-        options, rules, outside = self.options(random), self.rules(random), random.randint(2, 6)
-        args = [str(a) for a in self.args + options]
-        p = waste.start(*args, env=dict(os.environ, **crash.inject(*rules)))
-        killed = self.disturb(random, p, outside)
-        r = waste.finish(p)
-        what = "WASTE_RUN=%d: WASTE_INJECT=%s waste-run %s, %d killed from outside\n%s" % (
-            seed, ",".join(rules), " ".join(args), killed, r)
-        deaths = len([l for l in r.error_lines() if l.startswith("inject: ")]) + killed
-        if r.code == 1 and b" died 5 times within 10 s at token position" in r.err and deaths >= 5:
+        prompt = random.choice(self.prompts)
+        file, lives = os.path.join(waste.scratch(), "session-%d" % seed), random.randint(1, 3)
+        session = ["--session", file, "--session-every", random.choice((1, 8, 64))] if random.random() < 0.5 else []
+        env = {"WASTE_PREFIX_CACHE": "1M", "XDG_CACHE_HOME": self.store} if random.random() < 0.5 else {}
+        rules = self.rules(random, session and lives > 1)
+        args = [str(a) for a in prompt.args + self.options(random, prompt, session)]
+        what, deaths = "WASTE_RUN=%d: WASTE_INJECT=%s %s waste-run %s\n" % (seed, ",".join(rules), env, " ".join(args)), 0
+        self.count.update({"with a session": bool(session), "with kept states": bool(env)})
+        for life in range(1, lives + 1):
+            r, n, killed = self.one_life(random, args, env, rules if life == 1 else (), session and life < lives)
+            deaths += n
+            what += "%d killed from outside\n%s\n" % (killed, r)
+            if r.code != -signal.SIGKILL:
+                break
+            self.count["waste-run killed"] += 1
+        if r.code == 1 and b" died 5 times within 10 s at token position" in r.err and n >= 5:
             self.given_up.append(seed)  # that is the rule, and chance may make it so
             return deaths, None
         if r.code != 0:
             return deaths, what
-        return deaths, None if r.json()["ids"] == self.want else "other ids\n" + what
+        got = r.json()
+        self.count["gone on or put back"] += got["reused_tokens"] > 0
+        if session:
+            for end in ("", ".old"):
+                os.unlink(file + end) if os.path.exists(file + end) else None
+            if os.path.exists(file + ".new") or os.path.exists(file + ".lock"):
+                return deaths, "left behind beside %s\n%s" % (file, what)
+        return deaths, None if got["ids"] == prompt.want() else "other ids\n" + what
 
     def work(self, one):
         """Calls one(seed) in a few threads until it has had its number of kills."""
@@ -101,8 +156,8 @@ class Random(crash.Test):
         self.goal = KILLS
         self.given_up = []
         (kills, runs), found = self.work(self.one_run)
-        print("%d kills in %d runs, %d of them given up after five at one token" % (kills, runs, len(self.given_up)),
-              file=sys.stderr)
+        print("%d kills in %d runs, %d of them given up after five at one token; %s" % (
+            kills, runs, len(self.given_up), ", ".join("%s %d" % c for c in sorted(self.count.items()))), file=sys.stderr)
         self.assertLessEqual(len(self.given_up), 1 + runs // 20)
         self.assertEqual(found, [], found[0] if found else "")
 
