@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "cli/prefix.h"
 #include "cli/supervisor_int.h"
 #include "options/units.h"
 
@@ -15,6 +16,13 @@ void waste_supervisor_budget_init(struct waste_supervisor *s)
     s->oom_kills = waste_machine_oom_kills();
     waste_pressure_init(&s->pressure, s->p->model->expert.record_bytes, plan->floor_slots,
                         plan->slots);
+}
+
+void waste_supervisor_keeps(struct waste_supervisor *s, struct waste_prefix *prefix)
+{
+    pthread_mutex_lock(&s->lock);
+    s->prefix = prefix;
+    pthread_mutex_unlock(&s->lock);
 }
 
 void waste_supervisor_look_at_memory(struct waste_supervisor *s)
@@ -48,12 +56,17 @@ void waste_supervisor_look_at_memory(struct waste_supervisor *s)
 int waste_supervisor_budget(struct waste_supervisor *s, uint64_t bytes, uint32_t *slots,
                             uint64_t *total_bytes, struct waste_error *err)
 {
-    int rc = waste_plan_slots(&s->p->plan, s->p->model, bytes, slots, total_bytes, err);
+    struct waste_plan plan = s->p->plan;
+    int rc = waste_plan_change(&plan, s->p->model, bytes, err);
 
     if (rc != 0)
         return rc;
-    s->budget_slots = *slots;
-    s->budget_bytes = *total_bytes;
+    pthread_mutex_lock(&s->lock);
+    if (s->prefix != NULL)
+        waste_prefix_limit(s->prefix, plan.prefix_bytes);
+    pthread_mutex_unlock(&s->lock);
+    s->budget_slots = *slots = plan.slots;
+    s->budget_bytes = *total_bytes = plan.total_bytes;
     /* asked for: at once; if the machine cannot bear it, it will say so */
     s->pressure.slots = *slots;
     waste_pipeline_set_slots(s->p, *slots, s->budget_slots, s->budget_bytes);

@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/beside.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/signals.h"
@@ -105,7 +107,9 @@ static void conclude(struct waste_chat *c, const struct waste_ids *reply, json_t
         show_end(c, message);
         waste_reuse_keep(&c->e, false);
     }
-    if (c->outcome.status != WASTE_REPLY_CANCELLED || !waste_signals_terminated())
+    /* one that failed stays open, too: what of it was saved is not lost until it is asked again */
+    if (failed == NULL &&
+        (c->outcome.status != WASTE_REPLY_CANCELLED || !waste_signals_terminated()))
         waste_durable_rest(&c->durable, &c->e, &c->talk, c->outcome.status);
 }
 
@@ -226,23 +230,18 @@ int waste_chat_system(struct waste_chat *c, const char *text)
 int waste_chat_save(struct waste_chat *c, const char *path, struct waste_error *err)
 {
     json_t *root = waste_talk_json(&c->talk, waste_engine_thinks(&c->e));
-    char beside[4096];
-    FILE *f;
-    int ret = 0;
+    char *text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    struct waste_beside file;
+    int ret = waste_beside_open(&file, path);
 
-    /* beside it first: an old file is lost only to a whole new one */
-    snprintf(beside, sizeof(beside), "%s.new", path);
-    f = fopen(beside, "wbe");
-    if (f == NULL || root == NULL)
-        ret = f == NULL ? -errno : -ENOMEM;
-    if (ret == 0 && (json_dumpf(root, f, JSON_INDENT(1)) != 0 || fputc('\n', f) == EOF))
-        ret = -EIO;
-    if (f != NULL && fclose(f) != 0 && ret == 0)
-        ret = -errno;
-    if (ret == 0 && rename(beside, path) != 0)
-        ret = -errno;
-    if (ret < 0 && f != NULL)
-        unlink(beside);
+    if (ret == 0)
+        ret = text != NULL ? waste_beside_put(&file, text, strlen(text)) : -ENOMEM;
+    if (ret == 0)
+        ret = waste_beside_put(&file, "\n", 1);
+    if (ret == 0)
+        ret = waste_beside_move_in(&file, false);
+    waste_beside_drop(&file);
+    free(text);
     json_decref(root);
     if (ret < 0)
         return waste_error_set(err, ret, "cannot write %s: %s", path, strerror(-ret));
@@ -307,8 +306,9 @@ int waste_chat_start(struct waste_chat *c)
         waste_talk_system(&c->talk, c->args.system_text) != 0)
         rc = waste_fail(2, "option --system: the text is no UTF-8");
     if (rc == 0)
-        rc = waste_engine_fit(&c->e, c->talk.ids.id, c->talk.ids.count,
-                              c->talk.ids.count > 0 ? c->args.n : 0, &ctx);
+        rc = c->durable.asked.open ? waste_durable_fit(&c->durable, &c->e, &ctx)
+                                   : waste_engine_fit(&c->e, c->talk.ids.id, c->talk.ids.count,
+                                                      c->talk.ids.count > 0 ? c->args.n : 0, &ctx);
     if (rc == 0)
         rc = waste_engine_start(&c->e, ctx);
     if (rc == 0 && waste_durable_prompt(&c->durable, &turn, &marks) != 0)

@@ -181,21 +181,28 @@ static bool was_asked(const struct waste_talk *t, const struct waste_text *text)
 static int go_on(const struct waste_durable *d, struct waste_engine *e, struct waste_talk *t,
                  struct job *j)
 {
+    const struct waste_ids *saved = waste_snapshot_ids(d->file);
+    uint32_t position = waste_snapshot_position(d->file);
+    int ret = 0;
+
     j->asked = d->asked;
     j->more = !d->asked.open;
     if (j->more) {
         j->asked.n = e->args->n;
         if (e->args->seed_given)
             j->asked.how.seed = e->args->seed;
+        if (position == 0) /* nothing of it was consumed: the talk would make it anew */
+            ret = waste_ids_append(&t->ids, saved->id, saved->count);
         if (!d->raw)
             waste_talk_take_back_reply(t);
         t->stale = false;
     }
-    int ret = waste_durable_prompt(d, &j->turn, &j->marks);
+    if (ret == 0)
+        ret = waste_durable_prompt(d, &j->turn, &j->marks);
     if (ret == 0)
         ret = waste_ids_append(&j->before, t->ids.id, t->ids.count);
     /* all of them consumed (-n 0): what follows the last one is known to nobody */
-    if (ret == 0 && j->more && waste_snapshot_position(d->file) >= t->ids.count)
+    if (ret == 0 && j->more && (position == 0 || position >= t->ids.count))
         ret = waste_ids_append(&j->turn, t->ids.id, t->ids.count);
     return ret == 0 ? 0 : waste_fail(1, "out of memory");
 }
@@ -314,7 +321,8 @@ static int run_session(struct waste_engine *e)
     if (rc == 0)
         rc = make_job(&d, e, &t, &j);
     if (rc == 0)
-        rc = waste_engine_fit(e, t.ids.id, t.ids.count, j.asked.n, &ctx);
+        rc = j.asked.open ? waste_durable_fit(&d, e, &ctx)
+                          : waste_engine_fit(e, t.ids.id, t.ids.count, j.asked.n, &ctx);
     if (rc == 0)
         rc = waste_engine_start(e, ctx);
     if (rc == 0)

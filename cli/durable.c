@@ -6,10 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/lockfile.h"
 #include "cli/output.h"
 #include "cli/state.h"
 
@@ -17,48 +16,32 @@
 
 static int in_use(const struct waste_durable *d)
 {
+    int fd = open(d->lock_path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     char pid[16] = "";
-    ssize_t n = pread(d->lock_fd, pid, sizeof(pid) - 1, 0);
+    ssize_t n = fd >= 0 ? read(fd, pid, sizeof(pid) - 1) : 0;
 
+    if (fd >= 0)
+        close(fd);
     pid[n > 0 ? strspn(pid, "0123456789") : 0] = '\0';
     return waste_fail(1, "%s: in use by another waste-run%s%s", d->path,
                       *pid != '\0' ? ", pid " : "", pid);
 }
 
-/* Its file goes when we do, so a lock counts only if the name still leads to what was locked. */
-static int try_lock(struct waste_durable *d)
+static int lock(struct waste_durable *d)
 {
-    struct stat ours, named;
     char pid[16];
 
     snprintf(d->lock_path, sizeof(d->lock_path), "%s.lock", d->path);
-    for (;;) {
-        d->lock_fd = open(d->lock_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (d->lock_fd < 0)
-            return waste_fail(2, "cannot write %s: %s", d->lock_path, strerror(errno));
-        if (flock(d->lock_fd, LOCK_EX | LOCK_NB) != 0)
-            return errno == EWOULDBLOCK
-                       ? in_use(d)
-                       : waste_fail(2, "cannot lock %s: %s", d->lock_path, strerror(errno));
-        if (fstat(d->lock_fd, &ours) == 0 && stat(d->lock_path, &named) == 0 &&
-            ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
-            break;
-        close(d->lock_fd);
-    }
+    d->lock_fd = waste_lockfile_open(d->lock_path);
+    if (d->lock_fd == -EWOULDBLOCK)
+        return in_use(d);
+    if (d->lock_fd < 0)
+        return waste_fail(2, "cannot write %s: %s", d->lock_path, strerror(-d->lock_fd));
+    d->used = true;
     snprintf(pid, sizeof(pid), "%d\n", getpid());
-    if (ftruncate(d->lock_fd, 0) != 0 || pwrite(d->lock_fd, pid, strlen(pid), 0) < 0)
+    if (ftruncate(d->lock_fd, 0) != 0 || write(d->lock_fd, pid, strlen(pid)) < 0)
         pid[0] = '\0'; /* a full disk: the lock holds without the number */
     return 0;
-}
-
-static int lock(struct waste_durable *d)
-{
-    int rc = try_lock(d);
-
-    d->used = rc == 0;
-    if (rc != 0 && d->lock_fd >= 0)
-        close(d->lock_fd);
-    return rc;
 }
 
 /* ---- the text ---- */
@@ -84,6 +67,8 @@ static void describe(struct waste_durable *d, struct waste_engine *e, const stru
     if (root != NULL) {
         json_object_set_new(root, "raw", json_boolean(d->raw));
         json_object_set_new(root, "stale", json_boolean(t->stale));
+        json_object_set_new(root, "cpu", json_string(d->arithmetic.cpu));
+        json_object_set_new(root, "chunk", json_integer(d->arithmetic.chunk));
         json_object_set_new(root, "generated",
                             json_integer(t->stale ? 0 : (json_int_t)t->generated));
         if (d->asked.exists)
@@ -144,9 +129,25 @@ static bool read_asked(const json_t *o, uint32_t count, uint32_t position, struc
     a->how.ignore_eos = json_is_true(json_object_get(o, "ignore_eos"));
     a->how.seed = strtoull(seed, &end, 16);
     if (a->open &&
-        (a->from == 0 || count != (a->n > 0 && position >= a->from ? position + 1 : a->from)))
+        (a->from == 0 || count != (a->n > 0 && position >= a->from ? position + 1 : a->from) ||
+         count > (uint64_t)a->from + a->n))
         return false;
     return *end == '\0';
+}
+
+/* What computed the state; nothing is known of a file that does not say. */
+static void read_arithmetic(struct waste_durable *d, const json_t *root)
+{
+    const char *cpu = json_string_value(json_object_get(root, "cpu"));
+
+    snprintf(d->its_cpu, sizeof(d->its_cpu), "%s", cpu != NULL ? cpu : "");
+    d->its = (struct waste_arithmetic){.cpu = d->its_cpu};
+    number(root, "chunk", UINT32_MAX, &d->its.chunk);
+}
+
+static bool is_foreign(const struct waste_durable *d)
+{
+    return strcmp(d->its.cpu, d->arithmetic.cpu) != 0 || d->its.chunk != d->arithmetic.chunk;
 }
 
 static int take_over(struct waste_durable *d, const struct waste_engine *e, struct waste_talk *t,
@@ -158,6 +159,7 @@ static int take_over(struct waste_durable *d, const struct waste_engine *e, stru
     int ret = 0;
 
     d->raw = json_is_true(json_object_get(root, "raw"));
+    read_arithmetic(d, root);
     if (!number(root, "generated", ids->count, &generated) ||
         (reply != NULL && !read_asked(reply, (uint32_t)ids->count, position, &d->asked)))
         return waste_error_set(err, -EBADMSG, "damaged: its text is not a conversation's");
@@ -165,7 +167,9 @@ static int take_over(struct waste_durable *d, const struct waste_engine *e, stru
         return waste_error_set(err, -EINVAL, "a conversation in words, the model has none");
     if (!d->raw)
         ret = waste_talk_adopt(t, e, root, err);
-    t->stale = json_is_true(json_object_get(root, "stale")) || ids->count == 0;
+    /* without a state nothing is gone on from but an open reply's prompt */
+    t->stale = json_is_true(json_object_get(root, "stale")) || ids->count == 0 ||
+               (position == 0 && !d->asked.open);
     t->generated = generated;
     if (ret == 0 && !t->stale) /* of an open reply's tokens the talk knows when it is over */
         ret = waste_ids_append(&t->ids, ids->id, d->asked.open ? d->asked.from : ids->count);
@@ -225,17 +229,38 @@ static int read_either(struct waste_durable *d, const struct waste_engine *e, st
     return 0;
 }
 
+/* A link stays, what it leads to is replaced or made. 0 or -errno. */
+static int resolve(const char *path, char out[PATH_MAX])
+{
+    char target[PATH_MAX];
+
+    snprintf(out, PATH_MAX, "%s", path);
+    for (int links = 0; links < 40; links++) {
+        ssize_t n = readlink(out, target, sizeof(target) - 1);
+        if (n < 0)
+            return 0; /* no link, or nothing yet */
+        target[n] = '\0';
+        char *slash = strrchr(out, '/');
+        size_t dir = target[0] != '/' && slash != NULL ? (size_t)(slash + 1 - out) : 0;
+        if (dir + (size_t)n + sizeof(".lock") > PATH_MAX)
+            return -ENAMETOOLONG;
+        memcpy(out + dir, target, (size_t)n + 1);
+    }
+    return -ELOOP;
+}
+
 int waste_durable_open(struct waste_durable *d, struct waste_engine *e, struct waste_talk *t)
 {
     const char *path = e->args->session_path;
 
-    *d = (struct waste_durable){0};
+    *d = (struct waste_durable){.arithmetic = waste_engine_arithmetic(e)};
     if (path == NULL)
         return 0;
     if (*path == '\0' || strlen(path) >= PATH_MAX - 8)
         return waste_fail(2, "option --session: no name of a file");
-    if (realpath(path, d->path) == NULL) /* a link stays, what it leads to is replaced */
-        snprintf(d->path, sizeof(d->path), "%s", path);
+    int ret = resolve(path, d->path);
+    if (ret < 0)
+        return waste_fail(2, "cannot read %s: %s", path, strerror(-ret));
     int rc = lock(d);
     return rc == 0 ? read_either(d, e, t) : rc;
 }
@@ -261,8 +286,22 @@ static int put_back(struct waste_durable *d, struct waste_engine *e, size_t know
     if (waste_snapshot_load(d->file, &to, &err) < 0)
         return waste_fail(2, "%s", err.text);
     memcpy(waste_pipeline_log(&e->pipeline), ids->id, ids->count * sizeof(*ids->id));
+    e->foreign = is_foreign(d);
     waste_client_restore(&e->client, (uint32_t)known, position, 0);
     return 0;
+}
+
+int waste_durable_fit(const struct waste_durable *d, const struct waste_engine *e,
+                      uint32_t *out_ctx)
+{
+    const struct waste_ids *ids = waste_snapshot_ids(d->file);
+    uint32_t position = waste_snapshot_position(d->file), from = d->asked.from;
+    uint32_t held = position > from ? position : from; /* the newest token takes no place yet */
+
+    if (e->args->ctx > 0 && ids->count > e->args->ctx)
+        return waste_fail(2, "%s: %zu tokens, the context holds %u (--ctx)", d->path, ids->count,
+                          e->args->ctx);
+    return waste_engine_fit(e, ids->id, held, from + d->asked.n - held, out_ctx);
 }
 
 int waste_durable_prompt(const struct waste_durable *d, struct waste_ids *turn,
@@ -305,6 +344,12 @@ void waste_durable_ask(struct waste_durable *d, struct waste_engine *e, const st
 {
     if (!d->used)
         return;
+    if (asked->open && d->its_cpu[0] != '\0' && is_foreign(d))
+        fprintf(
+            stderr,
+            "waste-run: warning: %s: the reply was begun with %s and --chunk %u and goes on with "
+            "%s and %u: it may become another\n",
+            d->path, d->its.cpu, d->its.chunk, d->arithmetic.cpu, d->arithmetic.chunk);
     d->asked = *asked;
     d->asked.exists = d->asked.open = true;
     describe(d, e, t);

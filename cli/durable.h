@@ -32,6 +32,8 @@ struct waste_durable {
     int lock_fd;
     bool raw; /* tokens alone, no messages */
     struct waste_asked asked;
+    struct waste_arithmetic arithmetic, its; /* ours; what the file was computed with */
+    char its_cpu[16];
     struct waste_snapshot_file *file; /* what is gone on from; NULL: a new conversation */
     bool damaged;                     /* FILE is: it is no older file worth keeping */
     struct waste_autosave *autosave;
@@ -40,6 +42,10 @@ struct waste_durable {
 /* --session: locks and reads it, fills the talk. Without the option: 0, and all else does nothing.
  * `e` is loaded. */
 int waste_durable_open(struct waste_durable *d, struct waste_engine *e, struct waste_talk *t);
+
+/* As waste_engine_fit, for an open reply that goes on. */
+int waste_durable_fit(const struct waste_durable *d, const struct waste_engine *e,
+                      uint32_t *out_ctx);
 
 /* Of an open reply whose prompt was not consumed to its end: appends the tokens that are left, with
  * their marks. Before waste_durable_start. 0 or -ENOMEM. */

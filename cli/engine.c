@@ -17,6 +17,7 @@
 #include "cli/signals.h"
 #include "cli/state.h"
 #include "cli/supervisor_int.h"
+#include "compute/kernels.h"
 #include "options/units.h"
 #include "reader/integrity.h"
 
@@ -36,15 +37,41 @@ int waste_fail(int code, const char *format, ...)
     return code;
 }
 
+/*
+ * The number of ranks is the first special id, and the config's end tokens are among what the two
+ * files describe. A file that was cut at the end of a line shows here and nowhere else.
+ */
+static int check_words(const struct waste_engine *e, struct waste_error *err)
+{
+    const struct waste_config *config = &e->model->config;
+    uint32_t ranks = waste_tokenizer_ranks(e->tokenizer);
+    uint32_t first = ranks;
+
+    while (first < config->vocab && !waste_tokenizer_is_special(e->tokenizer, first))
+        first++;
+    if (first < config->vocab && first != ranks)
+        return waste_error_set(err, -EINVAL,
+                               "tokenizer.model: %u ranks, but the first id of specials.json is %u",
+                               ranks, first);
+    for (uint32_t i = 0; i < config->eos_count; i++)
+        if (config->eos[i] >= ranks && !waste_tokenizer_is_special(e->tokenizer, config->eos[i]))
+            return waste_error_set(err, -EINVAL,
+                                   "specials.json: the end token %u of manifest.json is missing",
+                                   config->eos[i]);
+    return 0;
+}
+
 /* A container may have no words at all, if the command can do without; half of them is damage. */
 static int open_words(struct waste_engine *e, bool optional, struct waste_error *err)
 {
     char specials[PATH_MAX];
 
-    int rc = waste_tokenizer_open_model(e->dir, &e->model->config, &e->tokenizer, err);
+    int rc = waste_tokenizer_open(e->dir, e->model->config.vocab, &e->tokenizer, err);
     snprintf(specials, sizeof(specials), "%s/specials.json", e->dir);
     if (rc == -ENOENT && optional && access(specials, F_OK) != 0)
         return 0;
+    if (rc == 0)
+        rc = check_words(e, err);
     if (rc == 0)
         rc = waste_markup_open(e->dir, e->tokenizer, e->args->raw, &e->markup, err);
     uint32_t think = e->args->think;
@@ -121,10 +148,21 @@ static bool scores_all(const struct waste_args *a)
     return a->line.command == WASTE_CMD_EVAL && (a->all || a->perplexity_path != NULL);
 }
 
+struct waste_arithmetic waste_engine_arithmetic(const struct waste_engine *e)
+{
+    struct waste_kernels kernels = {.level = ""}; /* compute refuses another WASTE_CPU */
+
+    waste_kernels_init(&kernels, getenv("WASTE_CPU"));
+    return (struct waste_arithmetic){
+        .cpu = kernels.level,
+        .chunk = e->args->chunk > 0 ? e->args->chunk : default_chunk(&e->model->config),
+    };
+}
+
 static void fill_options(const struct waste_engine *e, uint32_t ctx, struct waste_options *out)
 {
     const struct waste_args *a = e->args;
-    uint32_t chunk = a->chunk > 0 ? a->chunk : default_chunk(&e->model->config);
+    uint32_t chunk = waste_engine_arithmetic(e).chunk;
 
     *out = (struct waste_options){
         .io_depth = a->depth,
@@ -300,11 +338,25 @@ static void note(void *arg, const char *text)
     waste_supervisor_note(arg, text);
 }
 
+/* Of the program too: another version may compute otherwise. */
+static uint64_t hash_arithmetic(const struct waste_engine *e)
+{
+    struct waste_arithmetic a = waste_engine_arithmetic(e);
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    char text[64];
+
+    int n = snprintf(text, sizeof(text), "%s %s %" PRIu32, WASTE_VERSION, a.cpu, a.chunk);
+    for (int i = 0; i < n; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3;
+    return hash;
+}
+
 static int open_prefix(struct waste_engine *e)
 {
     char dir[sizeof(e->usage_dir) + 16];
     struct waste_error err;
     struct waste_prefix_options options = {
+        .arithmetic = hash_arithmetic(e),
         .memory_bytes = e->plan.prefix_bytes,
         .disk_bytes = e->args->prefix_bytes,
         .note = note,
@@ -319,7 +371,10 @@ static int open_prefix(struct waste_engine *e)
         mkdir(dir, 0700);
         options.dir = dir;
     }
-    return waste_prefix_create(&options, &e->prefix, &err) == 0 ? 0 : waste_fail(1, "%s", err.text);
+    if (waste_prefix_create(&options, &e->prefix, &err) != 0)
+        return waste_fail(1, "%s", err.text);
+    waste_supervisor_keeps(e->supervisor, e->prefix);
+    return 0;
 }
 
 int waste_engine_start(struct waste_engine *e, uint32_t ctx)
@@ -359,6 +414,8 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
 
 void waste_engine_finish(struct waste_engine *e)
 {
+    if (e->prefix != NULL)
+        waste_supervisor_keeps(e->supervisor, NULL);
     waste_prefix_destroy(e->prefix);
     waste_supervisor_stop(e->supervisor);
     if (e->has_pipeline)

@@ -22,6 +22,12 @@ enum {
     WASTE_LOGIT_ROWS = 64, /* logits of a chunk that are handed over at once */
 };
 
+/* What decides about a state's bits besides the model: results agree to 1e-4 without it. */
+struct waste_arithmetic {
+    const char *cpu; /* level of the kernels; WASTE_CPU */
+    uint32_t chunk;  /* --chunk */
+};
+
 struct waste_engine {
     const struct waste_args *args;
     const char *dir;
@@ -38,6 +44,8 @@ struct waste_engine {
     struct waste_client client;
     struct waste_prefill_line progress;
     struct waste_prefix *prefix; /* --prefix-cache; NULL: off */
+    bool lived;                  /* the conversation's state is, see prefix.h */
+    bool foreign;                /* other arithmetic has computed it: it is for no other */
     bool has_pipeline;
     char usage_dir[4096], usage_name[32];
 };
@@ -60,6 +68,9 @@ int waste_engine_plan(struct waste_engine *e, uint32_t ctx);
 int waste_engine_start(struct waste_engine *e, uint32_t ctx);
 
 void waste_engine_finish(struct waste_engine *e);
+
+/* What compute will compute with. */
+struct waste_arithmetic waste_engine_arithmetic(const struct waste_engine *e);
 
 /* The sampling that the options ask for, end tokens included. */
 void waste_engine_sampling(const struct waste_engine *e, struct waste_sampling *out);

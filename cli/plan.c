@@ -81,9 +81,9 @@ static uint32_t room(const struct waste_plan_input *in, const struct waste_plan 
 
 /* floor + 3, 2, 1 working sets and what kept states wish for, the largest that is allowed; or the
  * floor alone. */
-static uint64_t default_budget(struct waste_plan *p, const struct waste_model *model, uint64_t wish)
+static uint64_t default_budget(struct waste_plan *p, const struct waste_model *model)
 {
-    p->prefix_bytes = wish;
+    p->prefix_bytes = p->prefix_wish;
     for (uint32_t sets = 3; sets > 0; sets--) {
         uint32_t slots =
             min_u32(p->floor_slots + (uint64_t)sets * p->working_set_slots, p->expert_slots);
@@ -172,15 +172,15 @@ static uint64_t stage_bytes(const struct waste_plan_input *in, enum waste_stage_
     return 0;
 }
 
-/* Of a budget that was given, kept states get what is over, or else a share of the cache that is
- * above the floor. */
-static void make_prefix_room(struct waste_plan *p, const struct waste_model *model, uint64_t wish)
+/* Of a budget that was given and is not under the floor, kept states get what is over, or else a
+ * share of the cache that is above the floor. */
+static void make_prefix_room(struct waste_plan *p, const struct waste_model *model)
 {
     uint64_t over = p->budget_bytes > p->total_bytes ? p->budget_bytes - p->total_bytes : 0;
     uint64_t share = (uint64_t)(p->slots - p->floor_slots) * model->expert.record_bytes / 8;
     uint64_t most = over > share ? over : share;
 
-    p->prefix_bytes = wish < most ? wish : most;
+    p->prefix_bytes = p->prefix_wish < most ? p->prefix_wish : most;
     p->slots = slots_within(p, model, p->budget_bytes);
     p->total_bytes = total_with(p, model, p->slots);
 }
@@ -196,6 +196,7 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
         .session_bytes =
             round_page(waste_session_bytes(model, in->options->ctx, in->options->logit_rows)),
         .own_bytes = in->own_bytes,
+        .prefix_wish = in->prefix_bytes,
         .allowed_bytes = in->memory->allowed_bytes / 8 * 7,
         .budget_given = in->budget_bytes != 0,
     };
@@ -209,15 +210,14 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
     p.room_slots = room(in, &p);
     p.floor_bytes = total_with(&p, model, p.floor_slots);
-    p.budget_bytes =
-        p.budget_given ? in->budget_bytes : default_budget(&p, model, in->prefix_bytes);
+    p.budget_bytes = p.budget_given ? in->budget_bytes : default_budget(&p, model);
 
     p.slots = p.floor_slots;
     if (p.budget_bytes >= p.floor_bytes)
         p.slots = slots_within(&p, model, p.budget_bytes);
     p.total_bytes = total_with(&p, model, p.slots);
-    if (p.budget_given && in->prefix_bytes > 0 && p.budget_bytes >= p.floor_bytes)
-        make_prefix_room(&p, model, in->prefix_bytes);
+    if (p.budget_given && p.budget_bytes >= p.floor_bytes)
+        make_prefix_room(&p, model);
     p.control_bytes = control_bytes(&p, model, p.slots);
     if (p.room_slots < p.slots)
         p.room_slots = p.slots;
@@ -228,19 +228,25 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     return rc;
 }
 
-int waste_plan_slots(const struct waste_plan *p, const struct waste_model *model,
-                     uint64_t budget_bytes, uint32_t *slots, uint64_t *total_bytes,
-                     struct waste_error *err)
+int waste_plan_change(struct waste_plan *p, const struct waste_model *model, uint64_t budget_bytes,
+                      struct waste_error *err)
 {
     struct waste_plan q = *p;
 
-    q.floor_bytes += p->prefix_bytes; /* it is taken, whatever the budget becomes */
     if (budget_bytes < q.floor_bytes)
         return refuse_floor(&q, budget_bytes, err);
     if (q.expert_slots > q.room_slots)
         q.expert_slots = q.room_slots;
-    *slots = slots_within(&q, model, budget_bytes);
-    *total_bytes = total_with(&q, model, *slots);
+    q.budget_bytes = budget_bytes;
+    q.prefix_bytes = 0;
+    q.slots = slots_within(&q, model, budget_bytes);
+    q.total_bytes = total_with(&q, model, q.slots);
+    make_prefix_room(&q, model);
+    p->budget_bytes = budget_bytes;
+    p->prefix_bytes = q.prefix_bytes;
+    p->slots = q.slots;
+    p->total_bytes = q.total_bytes;
+    p->cache_bytes = (uint64_t)q.slots * model->expert.record_bytes;
     return 0;
 }
 

@@ -32,6 +32,7 @@ struct waste_plan {
     uint64_t chunk_bytes; /* of compute's memory, for that */
     uint64_t own_bytes;
     uint64_t prefix_bytes;  /* for kept states */
+    uint64_t prefix_wish;   /* what they could use */
     uint64_t floor_bytes;   /* the least budget that works */
     uint64_t budget_bytes;  /* asked for, or the default */
     uint64_t total_bytes;   /* what will be used: <= budget */
@@ -48,12 +49,12 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err);
 
 /*
- * Of a plan that was made: the slots that another budget pays for, at most room_slots, and the
- * total it comes to. 0, or -EINVAL with one line in err when it is under the floor.
+ * Of a plan that was made and runs: the same sums for another budget. At most room_slots; kept
+ * states give way, so the floor is the plan's. 0, or -EINVAL with one line in err when the budget
+ * is under it.
  */
-int waste_plan_slots(const struct waste_plan *p, const struct waste_model *model,
-                     uint64_t budget_bytes, uint32_t *slots, uint64_t *total_bytes,
-                     struct waste_error *err);
+int waste_plan_change(struct waste_plan *p, const struct waste_model *model, uint64_t budget_bytes,
+                      struct waste_error *err);
 
 /* What waste-run itself takes, with a tokenizer of that size. The same for the same model, so that
  * a floor that was shown once is a budget that works. */

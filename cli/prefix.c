@@ -1,6 +1,7 @@
 #include "cli/prefix.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +25,12 @@ struct waste_prefix {
     struct waste_prefix_options options;
     pthread_t thread;
 
-    pthread_mutex_t lock; /* of the following; only the other thread changes the list */
+    pthread_mutex_t lock; /* of the following */
     pthread_cond_t work, written;
     struct waste_prefix_entry *newest;
-    uint64_t used; /* bytes of all entries */
+    struct waste_prefix_entry *held; /* is about to be put back: it stays */
+    uint64_t used;                   /* bytes of all entries */
+    uint64_t memory_bytes;           /* and their limit */
     bool quit, noted;
 };
 
@@ -45,6 +48,51 @@ uint64_t waste_prefix_bytes(const struct waste_snapshot_shape *shape, uint32_t p
 {
     return sizeof(struct waste_prefix_entry) + 4 * (uint64_t)position + shape->bank_bytes +
            (uint64_t)shape->mla_layers * shape->row_bytes * position;
+}
+
+/* ---- memory ---- */
+
+/* Where what was not used for longest is; NULL: there is none that may go. */
+static struct waste_prefix_entry **oldest_at(struct waste_prefix *s)
+{
+    struct waste_prefix_entry **found = NULL;
+
+    for (struct waste_prefix_entry **at = &s->newest; *at != NULL; at = &(*at)->next)
+        if (*at != s->held)
+            found = at;
+    return found;
+}
+
+/* Drops what was not used for longest until there is room; `wait`: for what is on its way to the
+ * disk, too. False: there is too little memory for it. With the lock. */
+static bool make_room(struct waste_prefix *s, uint64_t bytes, bool wait)
+{
+    struct waste_prefix_entry **at;
+
+    while (s->used + bytes > s->memory_bytes && bytes <= s->memory_bytes &&
+           (at = oldest_at(s)) != NULL) {
+        struct waste_prefix_entry *e = *at;
+
+        if (e->to_disk && !wait)
+            return false;
+        if (e->to_disk) {
+            pthread_cond_wait(&s->written, &s->lock);
+            continue;
+        }
+        *at = e->next;
+        s->used -= e->bytes;
+        free_entry(e);
+    }
+    return s->used + bytes <= s->memory_bytes;
+}
+
+void waste_prefix_limit(struct waste_prefix *s, uint64_t memory_bytes)
+{
+    pthread_mutex_lock(&s->lock);
+    s->memory_bytes = memory_bytes;
+    make_room(s, 0, false);
+    pthread_mutex_unlock(&s->lock);
+    malloc_trim(0); /* what was given up is to be had */
 }
 
 /* ---- the disk ---- */
@@ -74,7 +122,8 @@ static void write_file(struct waste_prefix *s, const struct waste_prefix_key *ke
     waste_prefix_path(o->dir, key, path);
     if (access(path, F_OK) == 0)
         return;
-    if (waste_snapshot_write(path, &o->shape, &snapshot, false, &err) != 0)
+    int ret = waste_snapshot_write(path, &o->shape, &snapshot, false, &err);
+    if (ret < 0 && ret != -EBUSY) /* another process writes the same */
         say_once(s, err.text);
     waste_prefix_disk_trim(o->dir, o->disk_bytes);
 }
@@ -108,6 +157,7 @@ static void *run(void *arg)
         pthread_mutex_lock(&s->lock);
         e->on_disk = true; /* or cannot be */
         e->to_disk = false;
+        make_room(s, 0, false); /* its turn may have come meanwhile */
         pthread_cond_signal(&s->written);
     }
     pthread_mutex_unlock(&s->lock);
@@ -122,6 +172,7 @@ int waste_prefix_create(const struct waste_prefix_options *options, struct waste
     if (s == NULL)
         return waste_error_set(err, -ENOMEM, "out of memory");
     s->options = *options;
+    s->memory_bytes = options->memory_bytes;
     s->options.dir = options->dir != NULL ? strdup(options->dir) : NULL;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
@@ -158,61 +209,81 @@ void waste_prefix_destroy(struct waste_prefix *s)
 
 /* ---- finding ---- */
 
-/* In memory, the longest of the same tokens with more than `least`, fewer than `count`. */
-static struct waste_prefix_entry *longest(const struct waste_prefix *s, const uint32_t *ids,
-                                          uint32_t least, uint32_t count)
+bool waste_prefix_serves(const struct waste_prefix_prompt *prompt, uint32_t position, bool lived)
+{
+    if (position >= prompt->count)
+        return false;
+    for (unsigned i = 0; !lived && i < prompt->cuts; i++)
+        lived = prompt->cut[i] == position;
+    return lived;
+}
+
+static bool is_of(const struct waste_prefix_entry *e, const uint32_t *ids)
+{
+    return memcmp(e->ids, ids, e->key.position * sizeof(*ids)) == 0;
+}
+
+/* In memory. */
+static struct waste_prefix_entry *longest(const struct waste_prefix *s,
+                                          const struct waste_prefix_prompt *prompt)
 {
     struct waste_prefix_entry *best = NULL;
 
     for (struct waste_prefix_entry *e = s->newest; e != NULL; e = e->next)
-        if (e->key.position > (best != NULL ? best->key.position : least) &&
-            e->key.position < count && memcmp(e->ids, ids, e->key.position * sizeof(*ids)) == 0)
+        if ((best == NULL || e->key.position > best->key.position) &&
+            waste_prefix_serves(prompt, e->key.position, e->key.lived) && is_of(e, prompt->ids))
             best = e;
     return best;
 }
 
-/* hashes[i] of ids[0 .. i); malloc'd, or NULL. */
-static uint64_t *hash_all(const uint32_t *ids, uint32_t count)
+/* hashes[i] of the first i tokens; malloc'd, or NULL. */
+static uint64_t *hash_all(const struct waste_prefix *s, const uint32_t *ids, uint32_t count)
 {
     uint64_t *hashes = malloc(((size_t)count + 1) * sizeof(*hashes));
 
     if (hashes == NULL)
         return NULL;
-    hashes[0] = 0;
+    hashes[0] = s->options.arithmetic;
     for (uint32_t i = 0; i < count; i++)
         hashes[i + 1] = waste_prefix_hash(hashes[i], ids[i]);
     return hashes;
 }
 
-void waste_prefix_find(struct waste_prefix *s, const uint32_t *ids, uint32_t count,
+void waste_prefix_find(struct waste_prefix *s, const struct waste_prefix_prompt *prompt,
                        struct waste_prefix_hit *hit)
 {
-    uint64_t *hashes = s->options.dir != NULL ? hash_all(ids, count) : NULL;
+    uint64_t *hashes = s->options.dir != NULL ? hash_all(s, prompt->ids, prompt->count) : NULL;
+    struct waste_prefix_key key = {0}, on_disk;
 
-    *hit = (struct waste_prefix_hit){.entry = longest(s, ids, 0, count)};
+    pthread_mutex_lock(&s->lock);
+    *hit = (struct waste_prefix_hit){.entry = longest(s, prompt)};
+    s->held = hit->entry;
     if (hit->entry != NULL)
-        hit->position = hit->entry->key.position;
+        key = hit->entry->key;
+    pthread_mutex_unlock(&s->lock);
     if (hashes != NULL)
-        hit->file = waste_prefix_disk_find(&s->options, ids, hashes, hit->position, count);
+        hit->file = waste_prefix_disk_find(&s->options, prompt, hashes, key.position, &on_disk);
     if (hit->file != NULL) {
-        hit->entry = NULL;
-        hit->position = waste_snapshot_position(hit->file);
+        pthread_mutex_lock(&s->lock);
+        s->held = hit->entry = NULL;
+        pthread_mutex_unlock(&s->lock);
+        key = on_disk;
     }
+    hit->position = key.position;
+    hit->lived = key.lived;
     free(hashes);
 }
 
-/* To the front: used now. */
+/* To the front: used now. With the lock. */
 static void touch(struct waste_prefix *s, struct waste_prefix_entry *e)
 {
     struct waste_prefix_entry **at = &s->newest;
 
-    pthread_mutex_lock(&s->lock);
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
     e->next = s->newest;
     s->newest = e;
-    pthread_mutex_unlock(&s->lock);
 }
 
 static void copy_rows(const struct waste_snapshot_shape *shape, uint32_t position,
@@ -233,7 +304,11 @@ bool waste_prefix_load(struct waste_prefix *s, struct waste_prefix_hit *hit,
     if (hit->entry != NULL) {
         memcpy(to->bank, hit->entry->state.bank, s->options.shape.bank_bytes);
         copy_rows(&s->options.shape, hit->position, &hit->entry->state, to);
+        pthread_mutex_lock(&s->lock);
         touch(s, hit->entry);
+        s->held = NULL;
+        make_room(s, 0, false); /* the limit may be another by now */
+        pthread_mutex_unlock(&s->lock);
     } else {
         int ret = waste_snapshot_load(hit->file, to, &err);
         good = ret == 0;
@@ -243,7 +318,8 @@ bool waste_prefix_load(struct waste_prefix *s, struct waste_prefix_hit *hit,
             unlink(waste_snapshot_path(hit->file));
         waste_snapshot_close(hit->file);
     }
-    *hit = (struct waste_prefix_hit){.position = good ? hit->position : 0};
+    hit->entry = NULL;
+    hit->file = NULL;
     return good;
 }
 
@@ -275,27 +351,6 @@ static struct waste_prefix_entry *copy(const struct waste_prefix *s,
     return e;
 }
 
-/* Drops what was not used for longest until there is room; what is on its way to the disk is waited
- * for. False: there is too little memory for even one. */
-static bool make_room(struct waste_prefix *s, uint64_t bytes)
-{
-    if (bytes > s->options.memory_bytes)
-        return false;
-    while (s->used + bytes > s->options.memory_bytes) {
-        struct waste_prefix_entry **at = &s->newest, *e;
-
-        while ((*at)->next != NULL)
-            at = &(*at)->next;
-        e = *at;
-        while (e->to_disk)
-            pthread_cond_wait(&s->written, &s->lock);
-        *at = NULL;
-        s->used -= e->bytes;
-        free_entry(e);
-    }
-    return true;
-}
-
 /* What the next one will push out of memory goes to the disk meanwhile. */
 static void prepare_room(struct waste_prefix *s, uint64_t bytes)
 {
@@ -303,41 +358,47 @@ static void prepare_room(struct waste_prefix *s, uint64_t bytes)
 
     while (oldest->next != NULL)
         oldest = oldest->next;
-    if (s->used + bytes > s->options.memory_bytes && s->options.dir != NULL && !oldest->on_disk)
+    if (s->used + bytes > s->memory_bytes && s->options.dir != NULL && !oldest->on_disk)
         oldest->to_disk = true;
 }
 
-void waste_prefix_keep(struct waste_prefix *s, const uint32_t *ids, uint32_t position,
-                       const struct waste_snapshot_place *from, bool lasting)
+/* The entry of this very state. */
+static struct waste_prefix_entry *kept(const struct waste_prefix *s, const uint32_t *ids,
+                                       uint32_t position, bool lived)
+{
+    for (struct waste_prefix_entry *e = s->newest; e != NULL; e = e->next)
+        if (e->key.position == position && e->key.lived == lived && is_of(e, ids))
+            return e;
+    return NULL;
+}
+
+void waste_prefix_keep(struct waste_prefix *s, const struct waste_prefix_state *state)
 {
     struct waste_prefix_key key = {.fingerprint = s->options.shape.fingerprint,
-                                   .position = position};
-    uint64_t bytes = waste_prefix_bytes(&s->options.shape, position);
-    struct waste_prefix_entry *e = longest(s, ids, position - 1, position + 1);
+                                   .hash = s->options.arithmetic,
+                                   .position = state->position,
+                                   .lived = state->lived};
+    uint64_t bytes = waste_prefix_bytes(&s->options.shape, state->position);
+    bool lasting = state->lasting && s->options.dir != NULL;
 
-    for (uint32_t i = 0; i < position; i++)
-        key.hash = waste_prefix_hash(key.hash, ids[i]);
-    lasting = lasting && s->options.dir != NULL;
+    for (uint32_t i = 0; i < state->position; i++)
+        key.hash = waste_prefix_hash(key.hash, state->ids[i]);
+    pthread_mutex_lock(&s->lock);
+    struct waste_prefix_entry *e = kept(s, state->ids, state->position, state->lived);
     if (e != NULL) {
         touch(s, e);
-        pthread_mutex_lock(&s->lock);
-    } else {
-        pthread_mutex_lock(&s->lock);
-        bool room = make_room(s, bytes);
-        pthread_mutex_unlock(&s->lock);
-        if (room)
-            e = copy(s, &key, ids, from);
-        if (e == NULL && lasting)
-            write_file(s, &key, ids, from);
-        if (e == NULL)
-            return;
-        pthread_mutex_lock(&s->lock);
+    } else if (make_room(s, bytes, true) &&
+               (e = copy(s, &key, state->ids, &state->place)) != NULL) {
         e->next = s->newest;
         s->newest = e;
         s->used += bytes;
         prepare_room(s, bytes);
     }
-    e->to_disk = e->to_disk || (lasting && !e->on_disk);
-    pthread_cond_signal(&s->work);
+    if (e != NULL) {
+        e->to_disk = e->to_disk || (lasting && !e->on_disk);
+        pthread_cond_signal(&s->work);
+    }
     pthread_mutex_unlock(&s->lock);
+    if (e == NULL && lasting)
+        write_file(s, &key, state->ids, &state->place);
 }

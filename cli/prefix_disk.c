@@ -12,13 +12,14 @@
 #include <unistd.h>
 
 #define SUFFIX ".prefix"
+#define LIVED "-lived"
 #define BESIDE ".prefix.new" /* of a writer, see snapshot.h */
 enum { STALE_SECONDS = 3600 };
 
 void waste_prefix_path(const char *dir, const struct waste_prefix_key *key, char path[PATH_MAX])
 {
-    snprintf(path, PATH_MAX, "%s/%016" PRIx64 "-%08" PRIx32 "-%016" PRIx64 SUFFIX, dir,
-             key->fingerprint, key->position, key->hash);
+    snprintf(path, PATH_MAX, "%s/%016" PRIx64 "-%08" PRIx32 "-%016" PRIx64 "%s" SUFFIX, dir,
+             key->fingerprint, key->position, key->hash, key->lived ? LIVED : "");
 }
 
 static bool has_end(const char *name, const char *end)
@@ -32,9 +33,11 @@ static bool read_name(const char *name, struct waste_prefix_key *key)
 {
     int end = 0;
 
-    return sscanf(name, "%16" SCNx64 "-%8" SCNx32 "-%16" SCNx64 "%n", &key->fingerprint,
-                  &key->position, &key->hash, &end) == 3 &&
-           strcmp(name + end, SUFFIX) == 0;
+    if (sscanf(name, "%16" SCNx64 "-%8" SCNx32 "-%16" SCNx64 "%n", &key->fingerprint,
+               &key->position, &key->hash, &end) != 3)
+        return false;
+    key->lived = strcmp(name + end, LIVED SUFFIX) == 0;
+    return key->lived || strcmp(name + end, SUFFIX) == 0;
 }
 
 /* Longest first. */
@@ -47,7 +50,8 @@ static int by_position(const void *a, const void *b)
 
 /* The keys of the files that may be it; malloc'd. */
 static struct waste_prefix_key *candidates(const struct waste_prefix_options *o,
-                                           const uint64_t *hashes, uint32_t least, uint32_t count,
+                                           const struct waste_prefix_prompt *prompt,
+                                           const uint64_t *hashes, uint32_t least,
                                            size_t *out_count)
 {
     struct waste_prefix_key *list = NULL, key;
@@ -57,7 +61,8 @@ static struct waste_prefix_key *candidates(const struct waste_prefix_options *o,
 
     while (dir != NULL && (e = readdir(dir)) != NULL) {
         if (!read_name(e->d_name, &key) || key.fingerprint != o->shape.fingerprint ||
-            key.position <= least || key.position >= count || key.hash != hashes[key.position])
+            key.position <= least || !waste_prefix_serves(prompt, key.position, key.lived) ||
+            key.hash != hashes[key.position])
             continue;
         if (n == room) {
             struct waste_prefix_key *more = realloc(list, (room = room * 2 + 8) * sizeof(*list));
@@ -102,15 +107,18 @@ static struct waste_snapshot_file *open_one(const struct waste_prefix_options *o
 }
 
 struct waste_snapshot_file *waste_prefix_disk_find(const struct waste_prefix_options *options,
-                                                   const uint32_t *ids, const uint64_t *hashes,
-                                                   uint32_t least, uint32_t count)
+                                                   const struct waste_prefix_prompt *prompt,
+                                                   const uint64_t *hashes, uint32_t least,
+                                                   struct waste_prefix_key *key)
 {
     struct waste_snapshot_file *f = NULL;
     size_t n;
-    struct waste_prefix_key *list = candidates(options, hashes, least, count, &n);
+    struct waste_prefix_key *list = candidates(options, prompt, hashes, least, &n);
 
-    for (size_t i = 0; f == NULL && i < n; i++)
-        f = open_one(options, &list[i], ids);
+    for (size_t i = 0; f == NULL && i < n; i++) {
+        *key = list[i];
+        f = open_one(options, key, prompt->ids);
+    }
     free(list);
     return f;
 }

@@ -18,31 +18,36 @@ void waste_reuse_keep(struct waste_engine *e, bool lasting)
 {
     /* relaxed: no request runs, so nothing moves it */
     uint64_t commit = atomic_load_explicit(&e->pipeline.session->commit, memory_order_relaxed);
-    struct waste_snapshot_place from;
+    struct waste_prefix_state state = {
+        .ids = waste_pipeline_log(&e->pipeline),
+        .position = waste_commit_position(commit),
+        .lived = e->lived,
+        .lasting = lasting,
+    };
 
-    if (e->prefix == NULL || waste_commit_position(commit) < WASTE_MARK_LEAST)
+    if (e->prefix == NULL || e->foreign || state.position < WASTE_MARK_LEAST)
         return;
-    waste_state_place(&e->pipeline, waste_commit_bank(commit), &from);
-    waste_prefix_keep(e->prefix, waste_pipeline_log(&e->pipeline), waste_commit_position(commit),
-                      &from, lasting);
+    waste_state_place(&e->pipeline, waste_commit_bank(commit), &state.place);
+    waste_prefix_keep(e->prefix, &state);
 }
 
-/* Of a conversation that begins with ids. Returns how many are in the log and the state. */
-static uint32_t put_back(struct waste_engine *e, const uint32_t *ids, uint32_t count)
+/* What the prompt begins with. Returns how many tokens are in the log and the state. */
+static uint32_t put_back(struct waste_engine *e, const struct waste_prefix_prompt *prompt)
 {
     struct waste_prefix_hit hit;
     struct waste_snapshot_place to;
 
-    waste_prefix_find(e->prefix, ids, count, &hit);
+    waste_prefix_find(e->prefix, prompt, &hit);
     if (hit.position == 0)
         return 0;
     waste_client_replace(&e->client);
     waste_state_place(&e->pipeline, 0, &to);
     if (!waste_prefix_load(e->prefix, &hit, &to))
         return 0;
-    memcpy(waste_pipeline_log(&e->pipeline), ids, hit.position * sizeof(*ids));
+    memcpy(waste_pipeline_log(&e->pipeline), prompt->ids, hit.position * sizeof(*prompt->ids));
     waste_client_restore(&e->client, hit.position, hit.position, 0);
     waste_count(e->pipeline.shm.control, WASTE_C_REUSED_TOKENS, hit.position);
+    e->lived = hit.lived;
     return hit.position;
 }
 
@@ -64,9 +69,14 @@ int waste_reuse_request(struct waste_engine *e, const struct waste_request_spec 
     struct waste_outcome sum = {.prompt_tokens = spec->count};
     uint32_t done = 0;
     bool first = c->known == 0;
+    const struct waste_prefix_prompt prompt = {
+        .ids = spec->ids, .count = spec->count, .cut = marks->at, .cuts = marks->count};
 
+    e->lived = !first;
+    if (first)
+        e->foreign = false;
     if (e->prefix != NULL && first && spec->count < e->pipeline.options.ctx)
-        done = put_back(e, spec->ids, spec->count);
+        done = put_back(e, &prompt);
     for (unsigned i = 0; i < marks->count; i++) {
         uint32_t at = marks->at[i];
         struct waste_request_spec part = {
@@ -78,6 +88,7 @@ int waste_reuse_request(struct waste_engine *e, const struct waste_request_spec 
         add(&sum, out);
         if (rc != 0 || out->status == WASTE_REPLY_CANCELLED) {
             c->known += part.ahead; /* in the log all the same */
+            e->lived = true;
             sum.status = out->status;
             *out = sum;
             return rc;
@@ -89,6 +100,8 @@ int waste_reuse_request(struct waste_engine *e, const struct waste_request_spec 
     rest.ids = spec->count > done ? spec->ids + done : NULL;
     rest.count = spec->count - done;
     int rc = waste_client_request(c, &rest, out, err);
+    /* one token is known and not consumed */
+    e->lived = e->lived || out->tokens > 1 || out->status == WASTE_REPLY_CANCELLED;
     add(&sum, out);
     out->prompt_tokens = sum.prompt_tokens;
     out->prefill_seconds = sum.prefill_seconds;

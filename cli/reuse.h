@@ -3,7 +3,8 @@
  * the store has (prefix.h) is put back, the rest is computed.
  *
  * States are kept where messages end. A prompt is always cut there, whether anything is put back or
- * not, so a request computes the same chunks and gives the same tokens either way.
+ * not, and goes on from what prompts have left only where it is cut itself, so a request computes
+ * the same chunks and gives the same tokens either way.
  */
 #ifndef WASTE_CLI_REUSE_H
 #define WASTE_CLI_REUSE_H

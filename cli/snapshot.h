@@ -7,9 +7,8 @@
  *
  * File, little-endian: a header of fixed size, then four zstd frames: tokens (u32), text, bank,
  * latent rows (layer after layer). The header has the sizes and the crc32 of each packed frame, and
- * its own; every frame has zstd's checksum of its content. A file is written beside its place,
- * flushed, renamed, and its directory flushed: at any moment the place holds the old one or the
- * new.
+ * its own; every frame has zstd's checksum of its content. The place holds the old file or the new
+ * one at any moment (beside.h).
  *
  * Files are hostile input. No size of theirs is used before it was found to be the model's.
  */
@@ -49,7 +48,7 @@ struct waste_snapshot {
 
 /*
  * Makes PATH hold it. keep_old: what PATH held is PATH.old afterwards. 0 or -errno with err (which
- * names the file); PATH is untouched then. Any thread.
+ * names the file); PATH is untouched then, -EBUSY: by us, somebody else is writing it. Any thread.
  */
 int waste_snapshot_write(const char *path, const struct waste_snapshot_shape *shape,
                          const struct waste_snapshot *snapshot, bool keep_old,

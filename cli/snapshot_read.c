@@ -29,9 +29,11 @@ static int damaged(const struct waste_snapshot_file *f, struct waste_error *err,
     return waste_error_set(err, -EBADMSG, "%s: %s", f->path, what);
 }
 
+/* What the drive has lost is damaged. */
 static int unreadable(const struct waste_snapshot_file *f, struct waste_error *err, int ret)
 {
-    return waste_error_set(err, ret, "cannot read %s: %s", f->path, strerror(-ret));
+    return waste_error_set(err, ret == -EIO ? -EBADMSG : ret, "cannot read %s: %s", f->path,
+                           strerror(-ret));
 }
 
 /* All of it, or -EBADMSG where the file is too short. */
@@ -90,10 +92,12 @@ static int check_header(struct waste_snapshot_file *f, const struct waste_snapsh
         return damaged(f, err, "no saved conversation");
     if (bytes < sizeof(*h))
         return damaged(f, err, "cut off");
-    if (h->version != WASTE_SNAPSHOT_VERSION)
+    bool whole = libdeflate_crc32(0, h, offsetof(struct waste_snapshot_header, crc)) == h->crc;
+    /* another version's checksum may be elsewhere, if its header has another size */
+    if (h->version != WASTE_SNAPSHOT_VERSION && (whole || h->header_bytes != sizeof(*h)))
         return waste_error_set(err, -ESTALE, "%s: version %" PRIu32 ", this program reads %d",
                                f->path, h->version, WASTE_SNAPSHOT_VERSION);
-    if (libdeflate_crc32(0, h, offsetof(struct waste_snapshot_header, crc)) != h->crc)
+    if (!whole)
         return damaged(f, err, "damaged: the header's checksum is wrong");
     if (h->fingerprint != shape->fingerprint)
         return waste_error_set(err, -ESTALE,

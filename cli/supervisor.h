@@ -20,6 +20,7 @@
 #include "cli/pipeline.h"
 #include "cli/spawn.h"
 
+struct waste_prefix;
 struct waste_supervisor;
 
 struct waste_supervisor_options {
@@ -45,6 +46,9 @@ void waste_supervisor_wake(struct waste_supervisor *s);
 
 /* A warning for waste-run's own log, which the supervisor's thread writes. Any thread. */
 void waste_supervisor_note(struct waste_supervisor *s, const char *text);
+
+/* States that are kept within the budget: their limit follows it. NULL: no more. */
+void waste_supervisor_keeps(struct waste_supervisor *s, struct waste_prefix *prefix);
 
 /*
  * Why the pipeline cannot serve: 0 it can (or may soon), 1 failed, 2 bad configuration or

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,40 +82,6 @@ void waste_fetch_note(const char *format, ...)
     va_start(args, format);
     say(format, args);
     va_end(args);
-}
-
-/* Bytes of the character that text begins with; 0: it is no UTF-8, says jansson itself. */
-static size_t character(const char *text)
-{
-    for (size_t n = 1; n <= 4 && text[n - 1]; n++) {
-        json_t *one = json_stringn(text, n);
-        json_decref(one);
-        if (one)
-            return n;
-    }
-    return 0;
-}
-
-json_t *waste_io_json(const char *text)
-{
-    static const char unknown[] = "\xef\xbf\xbd";
-    json_t *whole = json_string(text);
-    char *out = whole ? NULL : malloc(3 * strlen(text) + 1);
-    size_t used = 0;
-    for (size_t n; out && *text; text += n ? n : 1) {
-        n = character(text);
-        memcpy(out + used, n ? text : unknown, n ? n : 3);
-        used += n ? n : 3;
-    }
-    if (out)
-        whole = json_stringn(out, used);
-    free(out);
-    return whole;
-}
-
-bool waste_io_lock(int dir, bool shared)
-{
-    return flock(dir, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off)

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -35,9 +36,11 @@ static int open_directory(struct waste_mirror *m, struct waste_error *err)
         return 0;
     if (m->dir < 0)
         return path_error(err, errno, "open", path);
-    if (waste_io_lock(m->dir, false))
+    if (flock(m->dir, LOCK_EX | LOCK_NB) == 0)
         return 0;
-    return waste_error_set(err, -EBUSY, "another waste-fetch is at work in %s", path);
+    if (errno == EWOULDBLOCK)
+        return waste_error_set(err, -EBUSY, "another waste-fetch is at work in %s", path);
+    return waste_error_set(err, -errno, "cannot lock %s: %s", path, strerror(errno));
 }
 
 /* ---- the token and the engine ---- */

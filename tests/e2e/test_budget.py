@@ -1,4 +1,5 @@
 """Another budget while a pipeline runs, and memory that others want: the ids stay the same."""
+import json
 import os
 import subprocess
 import time
@@ -79,6 +80,36 @@ class Budget(waste.Test):
             waste.waste_run("stop", "--pid", p.pid)
             r = waste.finish(p)
         self.same(r)
+
+    def test_the_floor_is_the_plans(self):
+        """Also where states of conversations are kept: they give way, and come back with the memory."""
+        system = "You are a helpful assistant that knows all the countries of the world and their capitals. " * 3
+        env = dict(os.environ, WASTE_PREFIX_CACHE="64M", XDG_CACHE_HOME=waste.scratch())
+        plan = self.ok(waste.waste_run("plan", waste.DEMO, "--json", env=env)).json()
+        self.assertGreater(plan["prefix_bytes"], 1 << 20)
+        p = waste.start("chat", waste.DEMO, "--system", system, "-n", 1, "--json", env=env, stdin=subprocess.PIPE)
+
+        def ask(text):
+            p.stdin.write(b"/reset\n" + text.encode() + b"\n")
+            p.stdin.flush()
+            for line in p.stdout:
+                event = json.loads(line)
+                if event["event"] == "end":
+                    return
+        try:
+            for i in range(8):
+                ask("%d countries" % i)
+            for size in (plan["floor_bytes"], plan["total_bytes"]):
+                said = self.ok(waste.waste_run("budget", size, "--pid", p.pid, "--json")).json()
+                self.assertLessEqual(said["budget_bytes"], size)
+            self.refused(self.budget(p, plan["floor_bytes"] - 1), "under the floor", codes=(1, 2))
+            self.assertEqual(self.ok(waste.waste_run("budget", plan["floor_bytes"], "--pid", p.pid, "--json")).json()["slots"],
+                             plan["floor_slots"])
+        finally:
+            p.stdin.close()
+            p.stdin = None
+            r = waste.finish(p)
+        self.ok(r)
 
     def test_nobody_to_ask(self):
         self.refused(waste.waste_run("budget", "1G", "--pid", "1"), codes=(1, 2))

@@ -10,6 +10,7 @@ import waste
 QUESTION = "What is the capital of Italy?"
 SYSTEM = ("You are a helpful assistant that knows all the countries of the world and their capitals, and you answer in "
           "one sentence only, please, and never at length.")
+LONG_QUESTION = " ".join("What is the capital of Italy?" for _ in range(12))
 CACHE = {"WASTE_PREFIX_CACHE": "64M"}
 
 
@@ -64,15 +65,65 @@ class Reuse(waste.Test):
 
     def test_logits_are_the_same_bit_for_bit(self):
         env = fresh("logits")
-        question = " ".join("What is the capital of Italy?" for _ in range(12))     # cut off from the reply's opening
         found = []
         for where, reused in (({}, False), (env, False), (env, True)):
             path = os.path.join(waste.scratch(), "last.f32")
-            r = self.ok(waste.waste_run("eval", waste.DEMO, question, "--system", SYSTEM, "--logits", path, "--json", env=where))
+            r = self.ok(waste.waste_run("eval", waste.DEMO, LONG_QUESTION, "--system", SYSTEM, "--logits", path, "--json", env=where))
             self.assertEqual(r.json()["reused_tokens"] > 0, reused)
             with open(path, "rb") as f:
                 found.append(f.read())
         self.assertEqual(found[1:], found[:1] * 2)
+
+    def logits(self, *options, env):
+        """The logits behind a prompt, and how much of it was put back."""
+        path = os.path.join(waste.scratch(), "some.f32")
+        r = self.ok(waste.waste_run("eval", waste.DEMO, LONG_QUESTION, "--system", SYSTEM, "--logits", path, "--json", *options, env=env))
+        with open(path, "rb") as f:
+            return f.read(), r.json()["reused_tokens"]
+
+    def test_a_state_of_other_arithmetic_is_another(self):
+        """Levels of the CPU and sizes of chunks give numbers that differ in their last bits."""
+        env, seen = fresh("levels"), {}
+        ways = [(level, chunk) for level in self.levels() for chunk in ((), ("--chunk", "16"), ("--chunk", "1"))]
+        for again in (False, True):
+            for level, chunk in ways:
+                where = {"WASTE_CPU": level}
+                want, _ = seen.setdefault((level, chunk), self.logits(*chunk, env=where))
+                got, reused = self.logits(*chunk, env=dict(env, **where))
+                self.assertEqual(reused > 0, again, (level, chunk))
+                self.assertTrue(got == want, "other numbers after a state was put back: %s %s" % (level, chunk))
+        self.assertGreater(len({want for want, _ in seen.values()}), 1, "no two of these differ: this tests nothing")
+
+    def levels(self):
+        """Of this processor, those that WASTE_CPU may name."""
+        return [l for l in ("c", "avx2", "avx512", "vnni", "zen4", "neon")
+                if waste.waste_run("eval", waste.DEMO, "--ids", "1", env={"WASTE_CPU": l}).code == 0]
+
+    def test_a_state_is_put_back_only_where_the_prompt_is_cut(self):
+        """A conversation that was loaded is cut behind its system message and its last one, and not where a shorter one,
+        that it begins with, was."""
+        words = {"role": "user", "content": LONG_QUESTION}
+        messages = [{"role": "system", "content": SYSTEM}, words, {"role": "assistant", "content": "Rome it is, and nothing else."},
+                    {"role": "user", "content": "Which countries border France, and what are their capitals? " * 9}]
+        lines = []
+        for count in (2, 4):
+            lines += ["/load " + os.path.join(waste.scratch(), "loaded-%d.json" % count), "/retry"]
+            with open(lines[-2].split()[1], "w") as f:
+                json.dump(messages[:count], f)
+
+        def state(env):
+            """What was put back of each of the two, and the state after them, as a session holds it."""
+            file = os.path.join(waste.scratch(), "loaded")
+            for end in ("", ".old"):
+                os.unlink(file + end) if os.path.exists(file + end) else None
+            _, events = chat(env, lines, "-n", "1", "--seed", "3", "--session", file)
+            with open(file, "rb") as f:
+                data = f.read()
+            return [e["reused_tokens"] for e in ends(events)], data[128 + sum(struct.unpack_from("<Q", data, at)[0] for at in (56, 72)):]
+        (plain, want), (reused, got) = state({}), state(fresh("cuts"))
+        self.assertEqual(plain, [0, 0])
+        self.assertEqual(reused, [0, len(self.ids(SYSTEM))])
+        self.assertTrue(got == want, "another state")
 
     def test_off_is_off(self):
         env = dict(fresh("off"), WASTE_PREFIX_CACHE="0")

@@ -32,7 +32,7 @@ def header(name):
 
 def clear(name):
     for end in ("", ".old", ".new", ".lock"):
-        if os.path.exists(name + end):
+        if os.path.lexists(name + end):
             os.unlink(name + end)
     return name
 
@@ -355,6 +355,70 @@ class Turns(waste.Test):
         self.assertEqual(first["status"], "context")
         self.assertEqual(first["ids"] + self.ok(run(file)).json()["ids"], whole)
 
+    def cut_off(self, file, *options, tokens=200):
+        """A reply to QUESTION that is killed when so many tokens are saved."""
+        p = waste.start("run", waste.DEMO, "--session", clear(file), QUESTION, "--ignore-eos", "--session-every", 8, "-q", *options)
+        waste.wait_for("a save", lambda: os.path.exists(file) and header(file)[1] > tokens)
+        waste.kill9(p.pid)
+        waste.finish(p)
+        return header(file)[0]
+
+    def test_the_context_must_hold_a_reply_that_was_cut_off(self):
+        file = path("cut")
+        count = self.cut_off(file, "-n", 600)
+        good = read(file)
+        for ctx in (33, 64, count - 1):
+            self.refused(run(file, "--ctx", ctx), file, "%d tokens" % count, "holds %d" % ctx, codes=(2,))
+            self.refused(chat(file, [], "--ctx", ctx)[0], file, "%d tokens" % count, codes=(2,))
+            self.assertEqual(read(file), good)
+        whole = self.ok(waste.waste_run("run", waste.DEMO, QUESTION, "--ignore-eos", "-n", 600, "--json", "-q")).json()
+        full = self.ok(run(file, "--ctx", count)).json()
+        self.assertEqual((full["status"], full["ids"]), ("context", whole["ids"][:len(full["ids"])]))
+
+    def test_a_prompt_that_was_cancelled_is_not_forgotten(self):
+        """Ctrl-C before anything of it was consumed: compute is stopped meanwhile."""
+        file = clear(path("early"))
+        p = waste.start("chat", waste.DEMO, "--session", file, "--json", stdin=subprocess.PIPE)
+        compute = waste.wait_for("compute", lambda: stats(p) and waste.stages_of(p.pid).get("compute"))
+        waste.wait_for("a pipeline", lambda: all(s["state"] == "running" for s in stats(p)["stages"].values()))
+        os.kill(compute, signal.SIGSTOP)
+        p.stdin.write(QUESTION.encode() + b"\n")
+        p.stdin.flush()
+        time.sleep(0.5)
+        os.kill(p.pid, signal.SIGINT)
+        time.sleep(0.3)
+        os.kill(compute, signal.SIGCONT)
+        self.ok(waste.finish(p))
+        count, position = header(file)
+        self.assertLess(position, count, "it was consumed: this tests nothing")
+        r, events = chat(file, ["/save " + path("early.json"), "Thanks!"])
+        self.ok(r)
+        self.assertGreater(events[-1]["context"], count)
+        with open(path("early.json")) as f:
+            self.assertEqual(json.load(f)["messages"][0]["content"], QUESTION)
+
+    def test_other_arithmetic_is_told_and_stays_out_of_the_store(self):
+        """What was begun at another level of the CPU goes on, with a line, and is kept for no other conversation."""
+        store = path("foreign-store")
+        env = {"WASTE_PREFIX_CACHE": "64M", "XDG_CACHE_HOME": store, "WASTE_CPU": "c"}
+        file = path("foreign")
+        self.cut_off(file, "-n", 400)
+        r = self.ok(run(file, env=env))
+        self.assertEqual(len(r.json()["ids"]), 400)
+        lines = r.error_lines()
+        self.assertEqual(len(lines), 1, r)
+        for word in (file, "was begun with", "goes on with c "):
+            self.assertIn(word, lines[0])
+        self.assertEqual(run(file, "Thanks!", env=env).error_lines(), [])
+        kept = os.path.join(store, "waste", "prefix")
+        def saved(where, lines):
+            r = waste.waste_run("chat", waste.DEMO, "--session", file, "--json", env=where, stdin="".join(l + "\n" for l in lines).encode())
+            self.ok(r)
+            return len(os.listdir(kept)) if os.path.isdir(kept) else 0
+        self.cut_off(file, "-n", 400)
+        self.assertEqual(saved(env, ["/save " + path("foreign.json")]), 0)
+        self.assertEqual(saved(env, ["/reset", QUESTION, "/save " + path("own.json")]), 1)
+
 
 class Damage(waste.Test):
     """Files that are not what they were."""
@@ -420,6 +484,33 @@ class Damage(waste.Test):
         self.ok(run(link, "Hello!"))
         self.assertTrue(os.path.islink(link))
         self.assertNotEqual(read(file), before)
+        # so does one that leads to what is not there yet; and one that leads to itself is told
+        for target in (file, os.path.basename(file)):
+            os.unlink(link)
+            os.symlink(target, link)
+            clear(file)
+            self.ok(run(link, QUESTION))
+            self.assertTrue(os.path.islink(link))
+            self.assertGreater(header(file)[1], 20)
+            self.ok(run(link, "Hello!"))
+        os.unlink(link)
+        os.symlink(link, link)
+        self.refused(run(link, QUESTION), link, codes=(2,))
+        os.unlink(link)
+
+    def test_what_is_beside_it_is_in_nobodys_way(self):
+        """A FIFO where a save is written, a lock that somebody else has made of something."""
+        mine = path("mine")
+        write(mine, b"mine")
+        for end in (".new", ".lock"):
+            for make in (os.mkfifo, lambda name: os.symlink(mine, name), lambda name: os.link(mine, name),
+                         lambda name: write(name, b"left")):
+                file = clear(path("beside"))
+                make(file + end)
+                self.ok(run(file, QUESTION))
+                self.assertEqual(read(mine), b"mine")
+                self.assertGreater(header(file)[1], 20)
+                self.assertEqual([e for e in (".new", ".lock") if os.path.lexists(file + e)], [])
 
 
 if __name__ == "__main__":

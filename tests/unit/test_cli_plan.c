@@ -29,6 +29,8 @@ static int free_model(void **state)
     return 0;
 }
 
+static uint64_t wish; /* for kept states */
+
 /* A machine that lets us have `allowed` bytes, and `budget` (0: the default). */
 static int make(uint64_t allowed, uint64_t budget, struct waste_plan *out)
 {
@@ -43,6 +45,7 @@ static int make(uint64_t allowed, uint64_t budget, struct waste_plan *out)
         .options = &options,
         .budget_bytes = budget,
         .own_bytes = 1 << 20,
+        .prefix_bytes = wish,
         .memory = &memory,
     };
     memset(out, 0, sizeof(*out));
@@ -148,6 +151,33 @@ static void the_cache_is_never_larger_than_all_experts(void **state)
     assert_true(p.total_bytes < UINT64_C(64) << 20);
 }
 
+/* What a running pipeline may be told is what a plan for it says, kept states or not. */
+static void another_budget_is_another_plan(void **state)
+{
+    (void)state;
+    for (wish = 0; wish <= 4 << 20; wish += 1 << 20) {
+        struct waste_plan running, p;
+
+        assert_int_equal(make(PLENTY, 0, &running), 0);
+        const uint64_t floor = running.floor_bytes;
+        assert_int_equal(running.prefix_bytes, wish);
+        assert_int_equal(waste_plan_change(&running, model, floor - 1, &err), -EINVAL);
+        assert_non_null(strstr(err.text, "under the floor"));
+        assert_int_equal(running.prefix_bytes, wish); /* nothing has changed */
+        for (uint64_t more = 0; more < 12 << 20; more += 777777) {
+            assert_int_equal(waste_plan_change(&running, model, floor + more, &err), 0);
+            assert_int_equal(make(PLENTY, floor + more, &p), 0);
+            assert_int_equal(p.floor_bytes, floor);
+            assert_int_equal(running.slots, p.slots);
+            assert_int_equal(running.prefix_bytes, p.prefix_bytes);
+            assert_int_equal(running.total_bytes, p.total_bytes);
+            assert_true(running.total_bytes <= floor + more);
+            assert_true(more > 0 || (running.slots == FLOOR && running.prefix_bytes == 0));
+        }
+    }
+    wish = 0;
+}
+
 static void a_router_that_does_not_run_costs_nothing(void **state)
 {
     struct waste_plan with, without;
@@ -193,6 +223,7 @@ int main(void)
         cmocka_unit_test(the_floor_works_and_a_byte_less_does_not),
         cmocka_unit_test(a_budget_is_used_but_never_exceeded),
         cmocka_unit_test(the_cache_is_never_larger_than_all_experts),
+        cmocka_unit_test(another_budget_is_another_plan),
         cmocka_unit_test(a_router_that_does_not_run_costs_nothing),
         cmocka_unit_test(more_than_a_hard_limit_is_refused),
     };

@@ -105,29 +105,36 @@ static struct waste_snapshot_place place(struct state *s)
     return (struct waste_snapshot_place){.bank = s->bank, .rows = s->rows, .layer_stride = STRIDE};
 }
 
-static void keep(struct world *w, uint32_t which, uint32_t position, bool lasting)
+static void keep_kind(struct world *w, uint32_t which, uint32_t position, bool lived, bool lasting)
 {
     uint32_t ids[MOST];
     struct state s;
-    struct waste_snapshot_place from = place(&s);
+    struct waste_prefix_state state = {
+        .ids = ids, .position = position, .place = place(&s), .lived = lived, .lasting = lasting};
 
     tokens(which, ids);
     fill(&s, which, position);
-    waste_prefix_keep(w->store, ids, position, &from, lasting);
+    waste_prefix_keep(w->store, &state);
 }
 
-/* The position found for the first `count` tokens, whose state must be that of conversation `of`.
- */
-static uint32_t find_of(struct world *w, uint32_t which, uint32_t of, uint32_t count)
+static void keep(struct world *w, uint32_t which, uint32_t position, bool lasting)
+{
+    keep_kind(w, which, position, true, lasting);
+}
+
+/* The position found for the first `count` tokens, cut at `cut` if it is not 0, whose state must be
+ * that of conversation `of`. */
+static uint32_t find_cut(struct world *w, uint32_t which, uint32_t of, uint32_t count, uint32_t cut)
 {
     struct waste_prefix_hit hit;
     uint32_t ids[MOST];
     struct state got, want;
     struct waste_snapshot_place to = place(&got);
+    struct waste_prefix_prompt prompt = {.ids = ids, .count = count, .cut = &cut, .cuts = cut != 0};
 
     tokens(which, ids);
     memset(&got, 0x5a, sizeof(got));
-    waste_prefix_find(w->store, ids, count, &hit);
+    waste_prefix_find(w->store, &prompt, &hit);
     if (hit.position == 0)
         return 0;
     uint32_t position = hit.position;
@@ -137,6 +144,11 @@ static uint32_t find_of(struct world *w, uint32_t which, uint32_t of, uint32_t c
     fill(&want, of, position);
     assert_memory_equal(&got, &want, sizeof(got));
     return position;
+}
+
+static uint32_t find_of(struct world *w, uint32_t which, uint32_t of, uint32_t count)
+{
+    return find_cut(w, which, of, count, 0);
 }
 
 static uint32_t find(struct world *w, uint32_t which, uint32_t count)
@@ -191,6 +203,40 @@ static void what_lasts_is_found_by_another_process(void **state)
     w.options.shape.fingerprint++;
     reopen(&w);
     assert_int_equal(find(&w, 3, 64), 0);
+    w.options.shape.fingerprint--;
+    /* other arithmetic */
+    w.options.arithmetic++;
+    reopen(&w);
+    assert_int_equal(find(&w, 3, 64), 0);
+    keep(&w, 3, 12, true);
+    assert_int_equal(find(&w, 3, 64), 12);
+    gone(&w);
+}
+
+/* What a prompt's chunks have left is for prompts that are cut at the same place. */
+static void what_was_computed_serves_who_is_cut_there(void **state)
+{
+    struct world w;
+
+    make(&w, plenty, plenty);
+    keep_kind(&w, 1, 20, false, true);
+    keep_kind(&w, 1, 10, false, true);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(find(&w, 1, 64), 0);
+        assert_int_equal(find_cut(&w, 1, 1, 64, 15), 0);
+        assert_int_equal(find_cut(&w, 1, 1, 64, 10), 10);
+        assert_int_equal(find_cut(&w, 1, 1, 64, 20), 20);
+        assert_int_equal(find_cut(&w, 1, 1, 20, 20), 0);
+        reopen(&w);
+    }
+    /* the same tokens with a reply in them are another state */
+    keep_kind(&w, 1, 20, true, true);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(find(&w, 1, 64), 20);
+        assert_int_equal(find_cut(&w, 1, 1, 64, 10), 20);
+        reopen(&w);
+        assert_int_equal(files(&w), 3);
+    }
     gone(&w);
 }
 
@@ -215,6 +261,43 @@ static void memory_keeps_what_was_used_last(void **state)
     assert_int_equal(find(&w, 5, 64), 60);
     keep(&w, 5, 60, false);
     assert_int_equal(find(&w, 5, 64), 60);
+    gone(&w);
+}
+
+static void a_smaller_limit_is_kept_at_once(void **state)
+{
+    uint32_t ids[MOST];
+    struct waste_prefix_hit hit;
+    struct waste_prefix_prompt prompt = {.ids = ids, .count = 64};
+    struct world w;
+    struct state got, want;
+    struct waste_snapshot_place to = place(&got);
+
+    make(&w, plenty, 0);
+    w.options.dir = NULL;
+    reopen(&w);
+    for (uint32_t i = 1; i <= 3; i++)
+        keep(&w, i, 10, false);
+    waste_prefix_limit(w.store, 2 * waste_prefix_bytes(&shape, 10));
+    assert_int_equal(find(&w, 1, 64), 0);
+    assert_int_equal(find(&w, 2, 64), 10);
+    assert_int_equal(find(&w, 3, 64), 10);
+    /* between finding and putting back it stays, and goes with the next */
+    tokens(2, ids);
+    waste_prefix_find(w.store, &prompt, &hit);
+    assert_int_equal(hit.position, 10);
+    waste_prefix_limit(w.store, 0);
+    memset(&got, 0x5a, sizeof(got));
+    assert_true(waste_prefix_load(w.store, &hit, &to));
+    fill(&want, 2, 10);
+    assert_memory_equal(&got, &want, sizeof(got));
+    assert_int_equal(find(&w, 3, 64), 0);
+    assert_int_equal(find(&w, 2, 64), 0);
+    keep(&w, 2, 10, false);
+    assert_int_equal(find(&w, 2, 64), 0);
+    waste_prefix_limit(w.store, plenty);
+    keep(&w, 2, 10, false);
+    assert_int_equal(find(&w, 2, 64), 10);
     gone(&w);
 }
 
@@ -243,7 +326,7 @@ static void the_disk_keeps_what_was_used_last(void **state)
 
     make(&w, 0, plenty);
     for (uint32_t i = 1; i <= 4; i++) {
-        struct waste_prefix_key key = {.fingerprint = 77, .position = 10};
+        struct waste_prefix_key key = {.fingerprint = 77, .position = 10, .lived = true};
         struct timespec old[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
         keep(&w, i, 10, true);
         tokens(i, ids);
@@ -304,7 +387,7 @@ static void only_file(const struct world *w, char path[PATH_MAX])
 
 static void files_that_lie_are_removed_or_not_believed(void **state)
 {
-    struct waste_prefix_key key = {.fingerprint = 77, .position = 20};
+    struct waste_prefix_key key = {.fingerprint = 77, .position = 20, .lived = true};
     uint32_t ids[MOST];
     char path[PATH_MAX], other[PATH_MAX];
     struct world w;
@@ -351,7 +434,7 @@ static void a_state_that_does_not_unpack_is_removed(void **state)
     keep(&w, 1, 20, true);
     only_file(&w, path);
     tokens(1, ids);
-    waste_prefix_find(w.store, ids, 64, &hit);
+    waste_prefix_find(w.store, &(struct waste_prefix_prompt){.ids = ids, .count = 64}, &hit);
     assert_int_equal(hit.position, 20);
     assert_int_equal(truncate(path, 200), 0);
     assert_false(waste_prefix_load(w.store, &hit, &to));
@@ -387,7 +470,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_beginning_is_found),
         cmocka_unit_test(what_lasts_is_found_by_another_process),
+        cmocka_unit_test(what_was_computed_serves_who_is_cut_there),
         cmocka_unit_test(memory_keeps_what_was_used_last),
+        cmocka_unit_test(a_smaller_limit_is_kept_at_once),
         cmocka_unit_test(what_leaves_memory_goes_to_the_disk),
         cmocka_unit_test(the_disk_keeps_what_was_used_last),
         cmocka_unit_test(leftovers_are_removed),
