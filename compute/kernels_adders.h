@@ -23,9 +23,9 @@
 #include "compute/kernels_int.h"
 
 enum {
-    SCORE_UNIT = 6 * V_LANES,    /* columns: 16 times six terms */
+    SCORE_UNIT = 6 * V_LANES, /* columns: 16 times six terms */
     SCORE_COLS = 3 * SCORE_UNIT,
-    SCORE_HEIGHT = 8,            /* rows of a register tile of one or two tiles of heads */
+    SCORE_HEIGHT = 8, /* rows of a register tile of one or two tiles of heads */
     MIX_STEP = 8,
     MIX_UNIT = 6 * MIX_STEP, /* rows */
     MIX_ROWS = 4 * MIX_UNIT,
