@@ -65,17 +65,6 @@ int waste_fetch_exit_code(void)
     return code ? code : WASTE_FETCH_FAILED;
 }
 
-int waste_fetch_print_json(json_t *object)
-{
-    int rc = object ? json_dumpf(object, stdout, JSON_INDENT(1)) : -1;
-    json_decref(object);
-    if (!object)
-        return waste_fetch_fail("out of memory");
-    return rc || putchar('\n') == EOF || fflush(stdout)
-               ? waste_fetch_fail("cannot write to stdout: %s", strerror(errno))
-               : 0;
-}
-
 void waste_fetch_note(const char *format, ...)
 {
     va_list args;

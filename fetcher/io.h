@@ -25,7 +25,7 @@ int waste_fetch_exit_code(void);
 /* One finding of a list: every call prints. */
 void waste_fetch_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* One object on stdout, and away with it. 0, or -1 with the reason printed. */
+/* io_json.c: one object on stdout, and away with it. 0, or -1 with the reason printed. */
 int waste_fetch_print_json(json_t *object);
 
 /* The whole of it, at `off`; 0 or -errno. */
