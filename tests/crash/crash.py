@@ -130,6 +130,18 @@ class Chat:
         self.send(text)
         return self.receive()
 
+    def kill(self):
+        """Ends all of it at once."""
+        self.p.kill()
+        self.p.wait()
+        self.watchdog.cancel()
+        self.drain.join(timeout=5)
+        for pipe in (self.p.stdin, self.p.stdout, self.p.stderr):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
     def close(self):
         """Ends the chat; its exit code."""
         self.p.stdin.close()

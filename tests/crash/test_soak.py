@@ -1,5 +1,6 @@
 """One conversation partner for half an hour (WASTE_MINUTES) while everything happens to it: stages are killed, stopped and
-restarted, budgets change, replies are cancelled, experts are damaged on disk, people look. Every reply is the one of a run
+restarted, budgets change, replies are cancelled, experts are damaged on disk, people look, and all of it is killed and goes on
+from its session. Prompts come in chunks of a random size, states are kept. Every reply is the one of a run
 nobody disturbed, or a cancelled one's beginning, or an error that names the damaged record; nothing leaks.
 """
 import collections
@@ -14,7 +15,11 @@ import waste
 MINUTES = float(os.environ.get("WASTE_MINUTES", 30 if waste.LONG else 0.4))
 TOKENS, ENDLESS = 120, 4000
 MESSAGES = ("Hello", "What is the capital of Italy?", "Which countries border France?", "Tell me about Japan",
-            "How many people live in Brazil?", "Goodbye")
+            "How many people live in Brazil?", "Goodbye",
+            " ".join("The capital of Italy is Rome, and which is that of France?" for _ in range(12)))
+CHUNKS = (1, 7, 64, 512)
+SYSTEM = ("You are a helpful assistant that knows all the countries of the world and their capitals, and you answer at "
+          "length and in whole sentences, please, and never in one word only.")
 HANG_SECONDS = max(1, int(waste.SLOW))
 CHECK_EVERY = 8        # turns
 SLACK_KIB = 1024       # of a process's own memory; what grows by a KiB a turn is found in half an hour
@@ -44,16 +49,24 @@ class Soak(crash.Test):
         waste.replace(self.model, DAMAGED, self.bank)  # no link any more
         info = self.ok(waste.waste_run("info", self.model, "--json")).json()
         self.record = info["record_bytes"]
-        self.budgets = self.plan(self.model)
+        self.chunk = self.random.choice(CHUNKS)
+        self.file = os.path.join(waste.scratch(), "session")
+        self.budgets = self.plan(self.model, "--chunk", self.chunk, "--session", self.file)
         self.count = collections.Counter()
-        self.failures = 0
+        self.failures = self.failed_here = 0
 
     @classmethod
     def setUpClass(cls):
         pass  # the base's run is not needed
 
-    def chat(self):
-        return crash.Chat("--hang-seconds", HANG_SECONDS, model=self.model, tokens=TOKENS, lifetime=60 * MINUTES + 5 * waste.LIMIT)
+    def chat(self, *options, env=None):
+        return crash.Chat("--hang-seconds", HANG_SECONDS, "--chunk", self.chunk, "--system", SYSTEM, *options, model=self.model,
+                          tokens=TOKENS, lifetime=60 * MINUTES + 5 * waste.LIMIT, env=env)
+
+    def durable(self):
+        """A chat with a session and kept states."""
+        return self.chat("--session", self.file, "--session-every", 8,
+                         env={"WASTE_PREFIX_CACHE": "8M", "XDG_CACHE_HOME": os.path.join(waste.scratch(), "store")})
 
     def undisturbed(self):
         chat = self.chat()
@@ -147,6 +160,20 @@ class Soak(crash.Test):
             said = b"".join(chat.errors[errors:]).decode()
             self.assertRegex(said, DAMAGED.replace(".", r"\.") + r": layer 3 expert \d+: checksum does not match")
             self.failures += 1
+            self.failed_here += 1
+
+    def everything(self, chat):
+        """kill -9 of waste-run in a reply, and all is gone. What starts next gives the whole reply, if any of it was saved."""
+        message = self.random.choice(MESSAGES)
+        chat.send(message)
+        time.sleep(self.random.uniform(0, 0.6))
+        chat.kill()
+        chat = self.durable()
+        answer = chat.ask("").rstrip()
+        self.assertTrue(not answer or answer.endswith(self.want[message].rstrip()), (answer, self.want[message]))
+        self.count["gone on with"] += bool(answer)
+        self.failed_here = 0
+        return chat
 
     # ---- leaks ----
 
@@ -183,41 +210,57 @@ class Soak(crash.Test):
     # ---- the whole ----
 
     def turn(self, chat):
+        """The chat to go on with."""
         chat.ask("/reset")
         what = self.random.random()
+        if what > 0.96:
+            self.count["everything"] += 1
+            return self.everything(chat)
         own = self.cancelled if what < 0.08 else self.damaged if what < 0.16 else None
         if own:
             self.count[own.__name__] += 1
             own(chat)
-            return
+            return chat
         message, disturb = self.random.choice(MESSAGES), self.random.choice(self.DISTURBANCES)
         self.count[disturb.__name__] += 1
         chat.send(message)
         disturb(self, chat)
         self.assertEqual(chat.receive(), self.want[message], "%s during %r\n%s" % (disturb.__name__, message, crash.log_of(chat.pid)))
+        return chat
+
+    def warmed(self, chat):
+        """What is allocated on first use is; a measure to compare with later."""
+        for message in MESSAGES:
+            chat.ask(message)
+        for disturb in (self.restarts, self.budget, self.views):
+            chat.ask("/reset")
+            chat.send(MESSAGES[0])
+            disturb(chat)
+            chat.receive()
+        self.ok(waste.waste_run("budget", self.budgets["total_bytes"], "--pid", chat.pid))
+        return self.measure(chat)
 
     def test_half_an_hour(self):
         self.want, self.endless = self.undisturbed()
-        chat = self.chat()
-        for message in MESSAGES:  # what is allocated on first use is
-            chat.ask(message)
-        chat.ask("/reset")
-        self.turn(chat)
-        before = self.measure(chat)
+        chat = self.durable()
+        before = self.warmed(chat)
         turns, slowest, end = 0, 0, time.monotonic() + 60 * MINUTES
         while time.monotonic() < end:
             begin = time.monotonic()
-            self.turn(chat)
+            chat, last = self.turn(chat), chat
+            if chat is not last:
+                before = self.warmed(chat)
             slowest, turns = max(slowest, time.monotonic() - begin), turns + 1
             if turns % CHECK_EVERY == 0:
                 self.compare(self.measure(chat), before)
         self.compare(self.measure(chat), before)
         code, _, err = chat.close()
-        print("%d turns, the longest %.1f s, %d replies failed; %s" % (
-            turns, slowest, self.failures, ", ".join("%s %d" % c for c in sorted(self.count.items()))), file=sys.stderr)
-        self.assertEqual(code, 1 if self.failures else 0, err)
+        print("--chunk %d: %d turns, the longest %.1f s, %d replies failed; %s" % (
+            self.chunk, turns, slowest, self.failures, ", ".join("%s %d" % c for c in sorted(self.count.items()))), file=sys.stderr)
+        self.assertEqual(code, 1 if self.failed_here else 0, err)
         if MINUTES >= 5:
             self.assertGreater(self.failures, 0, "no damaged record was ever read")
+            self.assertGreater(self.count["gone on with"], 0, "no reply ever went on after kill -9")
 
 
 if __name__ == "__main__":

@@ -397,6 +397,24 @@ class Turns(waste.Test):
         with open(path("early.json")) as f:
             self.assertEqual(json.load(f)["messages"][0]["content"], QUESTION)
 
+    def test_a_reply_that_failed_goes_on_at_the_next_start(self):
+        """A record is damaged on the disk, and then it is not."""
+        name, file = "experts-L3.bin", clear(path("failed"))
+        model = waste.copy_container(waste.DEMO, "failing")
+        whole = read(os.path.join(model, name))
+        want = self.ok(waste.waste_run("run", waste.DEMO, QUESTION, "--json", "-q")).json()["text"]
+
+        def chat_of(lines):
+            r = waste.waste_run("chat", model, "--session", file, "--json", stdin="".join(l + "\n" for l in lines).encode())
+            return r, [json.loads(l) for l in r.out.decode().splitlines()]
+        waste.replace(model, name, bytes(b ^ 0xff for b in whole))
+        r, events = chat_of([QUESTION])
+        self.assertEqual((r.code, replies(events)), (1, []), r)
+        waste.replace(model, name, whole)
+        r, events = chat_of([])
+        self.assertEqual(replies(events), [want])
+        self.assertEqual(self.ok(r).code, 0)
+
     def test_other_arithmetic_is_told_and_stays_out_of_the_store(self):
         """What was begun at another level of the CPU goes on, with a line, and is kept for no other conversation."""
         store = path("foreign-store")
