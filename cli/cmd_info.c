@@ -54,7 +54,7 @@ static void print_text(const struct waste_engine *e, const struct totals *t)
 {
     const struct waste_model *m = e->model;
     const struct waste_config *c = &m->config;
-    char a[24], b[24];
+    char a[24], b[24], why[PATH_MAX + 160];
 
     printf("%s\n", e->dir);
     printf("  layers       %u: %u KDA, %u MLA; %u dense, %u MoE\n", c->layers, c->kda_layers,
@@ -81,6 +81,8 @@ static void print_text(const struct waste_engine *e, const struct totals *t)
     printf("\n  token        reads at most %u experts, %s\n", t->moe_layers * c->top_k,
            waste_units_format_size((uint64_t)t->moe_layers * c->top_k * m->expert.record_bytes, a,
                                    sizeof(a)));
+    printf("  threads      %u for computing: %s\n", e->threads,
+           waste_engine_threads_text(e, why, sizeof(why)));
     waste_io_view_probe_print(e->args, m);
     printf("  fingerprint  %016llx\n", (unsigned long long)m->fingerprint);
     if (e->tokenizer != NULL)
@@ -123,6 +125,8 @@ static json_t *make_json(const struct waste_engine *e, const struct totals *t)
         json_object_update(object, more);
     json_decref(more);
     if (object != NULL)
+        waste_engine_threads_json(e, object);
+    if (object != NULL)
         json_object_set_new(object, "io", waste_io_view_probe_json(e->args, m));
     return object;
 }
@@ -132,6 +136,8 @@ int waste_cmd_info(const struct waste_args *args)
     struct waste_engine e;
 
     int rc = waste_engine_load(&e, args, true);
+    if (rc == 0)
+        rc = waste_engine_look(&e);
     if (rc == 0) {
         struct totals t = add_up(e.model);
         if (args->json)

@@ -24,7 +24,7 @@ static const char *stage_note(const struct waste_plan *p, int stage, char *note,
 static void print_table(const struct waste_engine *e, uint32_t ctx)
 {
     const struct waste_plan *p = &e->plan;
-    char note[128], size[24];
+    char note[128], size[24], why[PATH_MAX + 160];
 
     printf("plan for %s\n", e->dir);
     row("control", p->control_bytes, "rings, slots, directory, counters");
@@ -48,8 +48,7 @@ static void print_table(const struct waste_engine *e, uint32_t ctx)
            p->budget_given ? "given" : "default");
     printf("  allowed      %12s  7/8 of what is free\n",
            waste_units_format_size(p->allowed_bytes, size, sizeof(size)));
-    printf("  threads      %12u  %s\n", e->threads,
-           waste_topology_text(&e->topology, note, sizeof(note)));
+    printf("  threads      %12u  %s\n", e->threads, waste_engine_threads_text(e, why, sizeof(why)));
 }
 
 static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
@@ -61,9 +60,9 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
         json_object_set_new(stages, waste_stage_name[i],
                             json_integer((json_int_t)p->stage_bytes[i]));
     json_object_set_new(stages, "waste-run", json_integer((json_int_t)p->own_bytes));
-    return json_pack(
+    json_t *object = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, "
-        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+        "s:I}",
         "control_bytes", (json_int_t)p->control_bytes, "trunk_bytes", (json_int_t)p->trunk_bytes,
         "session_bytes", (json_int_t)p->session_bytes, "cache_bytes", (json_int_t)p->cache_bytes,
         "prefix_bytes", (json_int_t)p->prefix_bytes, "process_bytes", stages, "total_bytes",
@@ -71,12 +70,11 @@ static json_t *make_json(const struct waste_engine *e, uint32_t ctx)
         (json_int_t)p->budget_bytes, "allowed_bytes", (json_int_t)p->allowed_bytes, "slots",
         (json_int_t)p->slots, "floor_slots", (json_int_t)p->floor_slots, "working_set_slots",
         (json_int_t)p->working_set_slots, "expert_slots", (json_int_t)p->expert_slots, "ctx",
-        (json_int_t)ctx, "budget_given", p->budget_given, "threads", (json_int_t)e->threads, "cpus",
-        (json_int_t)e->topology.cpus, "cores", (json_int_t)e->topology.cores, "second_threads",
-        (json_int_t)e->topology.siblings, "efficiency_cores", (json_int_t)e->topology.efficiency,
-        "l3_domains", (json_int_t)e->topology.l3_domains, "memory_nodes",
-        (json_int_t)e->topology.nodes, "chunk", (json_int_t)p->chunk, "chunk_bytes",
-        (json_int_t)p->chunk_bytes);
+        (json_int_t)ctx, "budget_given", p->budget_given, "chunk", (json_int_t)p->chunk,
+        "chunk_bytes", (json_int_t)p->chunk_bytes);
+    if (object != NULL)
+        waste_engine_threads_json(e, object);
+    return object;
 }
 
 int waste_cmd_plan(const struct waste_args *args)

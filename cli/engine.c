@@ -178,8 +178,7 @@ static void fill_options(const struct waste_engine *e, uint32_t ctx, struct wast
     bool direct;
     out->io = waste_options_io(a->io, &direct);
     out->io_direct = direct;
-    waste_topology_choose(&e->topology, a, waste_machine_cpus(&waste_machine_proc), &out->threads,
-                          out->cpus);
+    waste_topology_choose(&e->topology, a, e->quota.cpus, &out->threads, out->cpus);
 }
 
 static uint64_t tokenizer_file_bytes(const struct waste_engine *e)
@@ -209,20 +208,63 @@ static uint64_t prefix_wish(const struct waste_engine *e)
     return wish < e->args->prefix_bytes ? wish : e->args->prefix_bytes;
 }
 
+int waste_engine_look(struct waste_engine *e)
+{
+    uint64_t allowed[WASTE_CPU_WORDS], mask[WASTE_CPU_WORDS];
+
+    if (!waste_machine_has_cpus(e->args->cpus, WASTE_CPU_WORDS))
+        return waste_fail(2, "option --cpus: lists a CPU this process may not use");
+    waste_topology_allowed(allowed);
+    waste_topology_read("/sys/devices", allowed, &e->topology);
+    waste_machine_quota(&waste_machine_proc, &e->quota);
+    e->threads_by = waste_topology_choose(&e->topology, e->args, e->quota.cpus, &e->threads, mask);
+    return 0;
+}
+
+const char *waste_engine_threads_text(const struct waste_engine *e, char *text, size_t size)
+{
+    char topology[128];
+
+    waste_topology_text(&e->topology, topology, sizeof(topology));
+    if (e->threads_by == WASTE_THREADS_CORES)
+        snprintf(text, size, "%s", topology);
+    else if (e->threads_by == WASTE_THREADS_QUOTA)
+        snprintf(text, size, "CPU quota of %s; %s", e->quota.path, topology);
+    else
+        snprintf(text, size, "as %s says; %s", waste_threads_by_name[e->threads_by], topology);
+    return text;
+}
+
+void waste_engine_threads_json(const struct waste_engine *e, json_t *object)
+{
+    const struct waste_topology *t = &e->topology;
+    bool limited = e->quota.cpus != UINT32_MAX;
+
+    json_t *more =
+        json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "threads",
+                  (json_int_t)e->threads, "threads_by", waste_threads_by_name[e->threads_by],
+                  "cpus", (json_int_t)t->cpus, "cores", (json_int_t)t->cores, "second_threads",
+                  (json_int_t)t->siblings, "efficiency_cores", (json_int_t)t->efficiency,
+                  "l3_domains", (json_int_t)t->l3_domains, "memory_nodes", (json_int_t)t->nodes,
+                  "cpu_quota", limited ? json_integer((json_int_t)e->quota.cpus) : json_null(),
+                  "cpu_quota_path", limited ? json_string(e->quota.path) : json_null());
+
+    if (more != NULL)
+        json_object_update(object, more);
+    json_decref(more);
+}
+
 int waste_engine_plan(struct waste_engine *e, uint32_t ctx)
 {
     struct waste_options options;
     struct waste_error err;
-    uint64_t allowed[WASTE_CPU_WORDS];
 
-    if (!waste_machine_has_cpus(e->args->cpus, WASTE_CPU_WORDS))
-        return waste_fail(2, "option --cpus: lists a CPU this process may not use");
+    int rc = waste_engine_look(e);
+    if (rc != 0)
+        return rc;
     if (waste_machine_memory(&waste_machine_proc, &e->memory) != 0)
         return waste_fail(1, "cannot read /proc/meminfo: is /proc mounted?");
-    waste_topology_allowed(allowed);
-    waste_topology_read("/sys/devices", allowed, &e->topology);
     fill_options(e, ctx, &options);
-    e->threads = options.threads;
     struct waste_plan_input in = {
         .model = e->model,
         .options = &options,

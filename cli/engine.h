@@ -6,6 +6,8 @@
 #ifndef WASTE_CLI_ENGINE_H
 #define WASTE_CLI_ENGINE_H
 
+#include <jansson.h>
+
 #include "cli/client.h"
 #include "cli/markup.h"
 #include "cli/options.h"
@@ -36,7 +38,9 @@ struct waste_engine {
     struct waste_markup *markup;
     struct waste_machine_memory memory;
     struct waste_topology topology;
+    struct waste_machine_quota quota;
     uint32_t threads; /* of compute */
+    enum waste_threads_by threads_by;
     struct waste_plan plan;
     struct waste_programs programs;
     struct waste_pipeline pipeline;
@@ -60,6 +64,14 @@ int waste_engine_load(struct waste_engine *e, const struct waste_args *args, boo
  */
 int waste_engine_fit(const struct waste_engine *e, const uint32_t *ids, size_t count,
                      uint32_t generate, uint32_t *out_ctx);
+
+/* Looks at the CPUs and chooses compute's threads, as --threads and --cpus say. */
+int waste_engine_look(struct waste_engine *e);
+
+/* How many threads, and why: "2 cores of 2 CPUs", "CPU quota of /sys/fs/cgroup/x; ..." */
+const char *waste_engine_threads_text(const struct waste_engine *e, char *text, size_t size);
+/* The same, added to an object. */
+void waste_engine_threads_json(const struct waste_engine *e, json_t *object);
 
 /* Does the budget's sums for `ctx` positions. */
 int waste_engine_plan(struct waste_engine *e, uint32_t ctx);

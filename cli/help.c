@@ -98,7 +98,8 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
                         .examples = "  waste-run plan k3.waste --budget 46G\n"
                                     "  waste-run plan models/demo.waste --json\n"},
     [WASTE_CMD_INFO] =
-        {.about = "Shows the architecture and the formats of a container, after checking it.\n",
+        {.about = "Shows the architecture and the formats of a container, after checking it; how\n"
+                  "many threads would compute and why, and how experts would be read.\n",
          .examples = "  waste-run info models/demo.waste\n"},
     [WASTE_CMD_PS] =
         {.about = "Lists the pipelines of this user: of each process its state, what it waits "

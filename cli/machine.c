@@ -77,7 +77,7 @@ static void apply_limit(struct waste_machine_memory *m, const char *dir, bool v2
 }
 
 /* One cgroup directory's CPU quota, in whole CPUs, rounded up. */
-static void apply_quota(uint32_t *cpus, const char *dir, bool v2)
+static void apply_quota(struct waste_machine_quota *q, const char *dir, bool v2)
 {
     char path[PATH_MAX + 64], quota_text[32];
     uint64_t quota = 0, period = 100000;
@@ -99,15 +99,17 @@ static void apply_quota(uint32_t *cpus, const char *dir, bool v2)
     if (quota == 0 || period == 0 || quota >= NO_LIMIT)
         return;
     uint64_t whole = (quota + period - 1) / period;
-    if (whole < *cpus)
-        *cpus = (uint32_t)whole;
+    if (whole < q->cpus) {
+        q->cpus = (uint32_t)whole;
+        snprintf(q->path, sizeof(q->path), "%s", dir);
+    }
 }
 
 /* What is asked about every cgroup from the process's own up to the mount point. */
 struct walk {
     const char *controller;
     struct waste_machine_memory *memory; /* or */
-    uint32_t *cpus;
+    struct waste_machine_quota *quota;
 };
 
 static void walk_up(const struct walk *w, const char *mount, const char *path, bool v2)
@@ -125,7 +127,7 @@ static void walk_up(const struct walk *w, const char *mount, const char *path, b
         if (w->memory != NULL)
             apply_limit(w->memory, dir, v2);
         else
-            apply_quota(w->cpus, dir, v2);
+            apply_quota(w->quota, dir, v2);
         char *slash = strrchr(dir, '/');
         if (slash == NULL || (size_t)(slash - dir) < base)
             return;
@@ -293,15 +295,10 @@ void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT])
     closedir(d);
 }
 
-uint32_t waste_machine_cpus(const struct waste_machine_paths *paths)
+void waste_machine_quota(const struct waste_machine_paths *paths, struct waste_machine_quota *out)
 {
-    cpu_set_t set;
-    uint32_t cpus = 1;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
-        cpus = (uint32_t)CPU_COUNT(&set);
-    walk_cgroups(paths, &(struct walk){.controller = "cpu", .cpus = &cpus});
-    return cpus;
+    *out = (struct waste_machine_quota){.cpus = UINT32_MAX};
+    walk_cgroups(paths, &(struct walk){.controller = "cpu", .quota = out});
 }
 
 bool waste_machine_has_cpus(const uint64_t *mask, size_t words)

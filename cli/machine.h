@@ -48,8 +48,12 @@ void waste_machine_segments(int32_t pid, uint64_t resident[WASTE_SEG_COUNT]);
  */
 uint64_t waste_machine_oom_kills(void);
 
-/* CPUs' worth of time this process may use: its affinity and any cgroup's quota, at least 1. */
-uint32_t waste_machine_cpus(const struct waste_machine_paths *paths);
+/* CPUs' worth of time this process may use, rounded up: the tightest of its cgroups' quotas. */
+struct waste_machine_quota {
+    uint32_t cpus;       /* at least 1; UINT32_MAX: none is set */
+    char path[PATH_MAX]; /* cgroup directory it is set in */
+};
+void waste_machine_quota(const struct waste_machine_paths *paths, struct waste_machine_quota *out);
 
 /* Every CPU in the mask is one of them. */
 bool waste_machine_has_cpus(const uint64_t *mask, size_t words);

@@ -208,7 +208,14 @@ void waste_topology_allowed(uint64_t mask[WASTE_CPU_WORDS])
         set(mask, 0);
 }
 
-void waste_topology_choose(const struct waste_topology *t, const struct waste_args *a,
+const char *const waste_threads_by_name[] = {
+    [WASTE_THREADS_CORES] = "cores",
+    [WASTE_THREADS_OPTION] = "--threads",
+    [WASTE_THREADS_CPUS] = "--cpus",
+    [WASTE_THREADS_QUOTA] = "quota",
+};
+
+enum waste_threads_by waste_topology_choose(const struct waste_topology *t, const struct waste_args *a,
                            uint32_t quota, uint32_t *threads, uint64_t mask[WASTE_CPU_WORDS])
 {
     uint32_t listed = count(a->cpus), most = listed > 0 ? listed : t->cores;
@@ -219,6 +226,10 @@ void waste_topology_choose(const struct waste_topology *t, const struct waste_ar
         memcpy(mask, a->cpus, WASTE_CPU_WORDS * sizeof(*mask));
     else if (*threads <= t->cores && t->cores < t->cpus)
         memcpy(mask, t->use, WASTE_CPU_WORDS * sizeof(*mask));
+    return a->threads > 0 ? WASTE_THREADS_OPTION
+           : quota < most ? WASTE_THREADS_QUOTA
+           : listed > 0   ? WASTE_THREADS_CPUS
+                          : WASTE_THREADS_CORES;
 }
 
 void waste_topology_interleave(const struct waste_topology *t)

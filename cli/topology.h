@@ -31,12 +31,22 @@ void waste_topology_read(const char *sys, const uint64_t allowed[WASTE_CPU_WORDS
 /* The CPUs this process may use. */
 void waste_topology_allowed(uint64_t mask[WASTE_CPU_WORDS]);
 
+/* What decided about the number of threads. */
+enum waste_threads_by {
+    WASTE_THREADS_CORES,
+    WASTE_THREADS_OPTION,
+    WASTE_THREADS_CPUS,
+    WASTE_THREADS_QUOTA
+};
+extern const char *const waste_threads_by_name[]; /* "cores", "--threads", "--cpus", "quota" */
+
 /*
  * Threads and their CPUs: a->threads and a->cpus as far as they are given. Else a core each, at
  * most `quota` threads; more threads than cores share all CPUs. An empty mask means all.
  */
-void waste_topology_choose(const struct waste_topology *t, const struct waste_args *a,
-                           uint32_t quota, uint32_t *threads, uint64_t mask[WASTE_CPU_WORDS]);
+enum waste_threads_by waste_topology_choose(const struct waste_topology *t,
+                                            const struct waste_args *a, uint32_t quota,
+                                            uint32_t *threads, uint64_t mask[WASTE_CPU_WORDS]);
 
 /*
  * Memory of this process and of those it starts is spread over the nodes of the cores in use, since

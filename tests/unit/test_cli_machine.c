@@ -173,18 +173,25 @@ static void a_quota_limits_the_threads(void **state)
     put(t, "cgroup", "5:cpu,cpuacct:/x\n0::/b\n");
     put(t, "cpu/x/cpu.cfs_period_us", "100000\n");
     put(t, "cpu/x/cpu.cfs_quota_us", "-1\n");
-    uint32_t all = waste_machine_cpus(&t->paths);
-    assert_true(all >= 1);
+    struct waste_machine_quota q;
+    waste_machine_quota(&t->paths, &q);
+    assert_int_equal(q.cpus, UINT32_MAX);
     put(t, "unified/b/cpu.max", "max 100000\n");
-    assert_int_equal(waste_machine_cpus(&t->paths), all);
+    waste_machine_quota(&t->paths, &q);
+    assert_int_equal(q.cpus, UINT32_MAX);
     put(t, "unified/b/cpu.max", "50000 100000\n");
-    assert_int_equal(waste_machine_cpus(&t->paths), 1);
+    waste_machine_quota(&t->paths, &q);
+    assert_int_equal(q.cpus, 1); /* half of one */
+    assert_non_null(strstr(q.path, "/unified/b"));
     put(t, "unified/b/cpu.max", "max 100000\n");
     put(t, "cpu/cpu.cfs_period_us", "100000\n");
     put(t, "cpu/cpu.cfs_quota_us", "100000\n");
-    assert_int_equal(waste_machine_cpus(&t->paths), 1);
+    waste_machine_quota(&t->paths, &q);
+    assert_int_equal(q.cpus, 1);
+    assert_string_equal(strrchr(q.path, '/'), "/cpu");
     put(t, "cpu/cpu.cfs_quota_us", "100001\n");
-    assert_int_equal(waste_machine_cpus(&t->paths), all < 2 ? all : 2);
+    waste_machine_quota(&t->paths, &q);
+    assert_int_equal(q.cpus, 2);
 }
 
 int main(void)

@@ -229,13 +229,15 @@ static void nonsense_in_the_tree_counts_as_silence(void **state)
     assert_int_equal(t.l3_domains, 1);
 }
 
+static enum waste_threads_by why; /* of the newest choose() */
+
 static uint32_t choose(const struct waste_topology *t, const struct waste_args *a, uint32_t quota,
                        const char *list)
 {
     uint64_t mask[WASTE_CPU_WORDS], want[WASTE_CPU_WORDS] = {0};
     uint32_t threads;
 
-    waste_topology_choose(t, a, quota, &threads, mask);
+    why = waste_topology_choose(t, a, quota, &threads, mask);
     if (list != NULL)
         assert_int_equal(waste_units_parse_cpus(list, want, WASTE_CPU_WORDS), 0);
     assert_memory_equal(mask, want, sizeof(want));
@@ -250,14 +252,18 @@ static void options_and_quota_decide_over_the_default(void **state)
     allow(m, "0-15");
     struct waste_topology t = look(m);
     assert_int_equal(choose(&t, &a, 16, "0,2,4,6"), 4);
+    assert_int_equal(why, WASTE_THREADS_CORES);
     assert_int_equal(choose(&t, &a, 3, "0,2,4,6"), 3); /* the scheduler spreads them */
+    assert_int_equal(why, WASTE_THREADS_QUOTA);
     a.threads = 2;
     assert_int_equal(choose(&t, &a, 16, "0,2,4,6"), 2);
+    assert_int_equal(why, WASTE_THREADS_OPTION);
     a.threads = 12; /* more than cores: all CPUs */
     assert_int_equal(choose(&t, &a, 16, NULL), 12);
     a.threads = 0;
     a.cpus[0] = 0x300; /* what is listed is taken, whatever kind it is */
     assert_int_equal(choose(&t, &a, 16, "8,9"), 2);
+    assert_int_equal(why, WASTE_THREADS_CPUS);
     assert_int_equal(choose(&t, &a, 1, "8,9"), 1);
     a.threads = 5;
     assert_int_equal(choose(&t, &a, 16, "8,9"), 5);
