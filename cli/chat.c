@@ -18,11 +18,13 @@ int waste_chat_init(struct waste_chat *c, const struct waste_args *args)
     return waste_talk_init(&c->talk) == 0 ? 0 : waste_fail(1, "out of memory");
 }
 
-void waste_chat_finish(struct waste_chat *c)
+int waste_chat_finish(struct waste_chat *c)
 {
-    waste_durable_finish(&c->durable, &c->e);
+    int rc = waste_durable_finish(&c->durable, &c->e);
+
     waste_talk_finish(&c->talk);
     waste_engine_finish(&c->e);
+    return rc;
 }
 
 void waste_chat_tell(struct waste_chat *c, const char *event, const char *format, ...)

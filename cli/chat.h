@@ -20,7 +20,8 @@ struct waste_chat {
 };
 
 int waste_chat_init(struct waste_chat *c, const struct waste_args *args);
-void waste_chat_finish(struct waste_chat *c);
+/* 0, or WASTE_EXIT_UNSAVED. */
+int waste_chat_finish(struct waste_chat *c);
 
 /* Loads the model and the --session, starts the pipeline, and goes on with a reply that was cut
  * off. 0 or an exit code. */

@@ -110,6 +110,6 @@ int waste_cmd_chat(const struct waste_args *args)
         rc = waste_chat_start(&c);
     if (rc == 0)
         rc = talk(&c);
-    waste_chat_finish(&c);
-    return rc;
+    int unsaved = waste_chat_finish(&c);
+    return rc == 0 ? unsaved : rc;
 }

@@ -185,7 +185,8 @@ int waste_cmd_eval(const struct waste_args *args)
         rc = waste_engine_fit(&e, prompt.id, prompt.count, 0, &ctx);
     /* before the work, not after it */
     if (rc == 0 && args->logits_path != NULL && (f = fopen(args->logits_path, "wbe")) == NULL)
-        rc = waste_fail(1, "cannot write %s: %s", args->logits_path, strerror(errno));
+        rc = waste_fail(waste_exit_of_path(errno), "cannot write %s: %s", args->logits_path,
+                        strerror(errno));
     if (rc == 0)
         rc = waste_engine_start(&e, ctx);
     if (rc == 0)

@@ -65,7 +65,7 @@ int waste_cmd_ps(const struct waste_args *args)
 {
     json_t *list = json_array();
     int32_t *pids;
-    size_t count;
+    size_t count, shown = 0;
 
     if (list == NULL || waste_attach_list(&pids, &count) != 0) {
         json_decref(list);
@@ -78,6 +78,7 @@ int waste_cmd_ps(const struct waste_args *args)
             continue;
         if (look_once((uint32_t)pids[i], &a, &v) != 0) /* it has ended meanwhile, or is stopped */
             continue;
+        shown++;
         if (args->json)
             json_array_append_new(list, waste_view_ps_json(v));
         else
@@ -86,9 +87,13 @@ int waste_cmd_ps(const struct waste_args *args)
         waste_attach_close(&a);
     }
     free(pids);
+    if (args->pid != 0 && shown == 0) {
+        json_decref(list);
+        return waste_fail(1, "no pipeline of waste-run %u is running", args->pid);
+    }
     if (args->json)
         return waste_output_print_json(json_pack("{s:o}", "pipelines", list));
-    if (count == 0)
+    if (shown == 0)
         puts("no pipeline is running");
     json_decref(list);
     return 0;

@@ -12,7 +12,9 @@
 #include "cli/prompt.h"
 #include "cli/snapshot.h"
 
-static int print_result(const struct waste_output *o, const struct waste_outcome *outcome)
+/* saved: with --session, whether the conversation is in its file; NULL without. */
+static int print_result(const struct waste_output *o, const struct waste_outcome *outcome,
+                        const bool *saved)
 {
     json_t *object = waste_output_json(outcome);
     json_t *ids = json_array();
@@ -27,6 +29,8 @@ static int print_result(const struct waste_output *o, const struct waste_outcome
     if (ok)
         ok = json_object_set_new(object, "status",
                                  json_string(waste_output_why(outcome->status))) == 0;
+    if (ok && saved != NULL)
+        ok = json_object_set_new(object, "session_saved", json_boolean(*saved)) == 0;
     if (ok && o->message.thinking.bytes > 0)
         ok = json_object_set_new(
                  object, "thinking",
@@ -95,14 +99,14 @@ static int generate(struct waste_engine *e, const struct job *j, struct waste_ou
 }
 
 static int show(const struct waste_engine *e, const struct waste_output *output,
-                const struct waste_outcome *outcome)
+                const struct waste_outcome *outcome, const bool *saved)
 {
     int rc = 0;
 
     if (output->error != 0)
         rc = waste_fail(1, "cannot write to stdout: %s", strerror(output->error));
     else if (e->args->json)
-        rc = print_result(output, outcome);
+        rc = print_result(output, outcome, saved);
     if (rc == 0)
         say_how(e->args, outcome);
     return rc;
@@ -127,7 +131,7 @@ static int run_once(struct waste_engine *e)
         waste_engine_sampling(e, &j.asked.how);
         rc = generate(e, &j, &output, &outcome);
         if (rc == 0)
-            rc = show(e, &output, &outcome);
+            rc = show(e, &output, &outcome, NULL);
         waste_output_finish(&output);
     }
     finish_job(&j);
@@ -289,7 +293,8 @@ static int make_job(struct waste_durable *d, struct waste_engine *e, struct wast
     return 0;
 }
 
-/* The reply, and how the conversation is saved with it. One that an end cuts off stays open. */
+/* The reply, and how the conversation is saved with it: before its end is shown, since that says
+ * whether it was. One that an end cuts off stays open. */
 static int answer(struct waste_durable *d, struct waste_engine *e, struct waste_talk *t,
                   const struct job *j)
 {
@@ -303,10 +308,11 @@ static int answer(struct waste_durable *d, struct waste_engine *e, struct waste_
         if (rc == 0)
             waste_durable_rest(d, e, t, outcome.status);
     }
+    int unsaved = waste_durable_finish(d, e);
     if (rc == 0)
-        rc = show(e, &output, &outcome);
+        rc = show(e, &output, &outcome, &(bool){unsaved == 0});
     waste_output_finish(&output);
-    return rc;
+    return rc == 0 ? unsaved : rc;
 }
 
 static int run_session(struct waste_engine *e)

@@ -36,7 +36,8 @@ static int lock(struct waste_durable *d)
     if (d->lock_fd == -EWOULDBLOCK)
         return in_use(d);
     if (d->lock_fd < 0)
-        return waste_fail(2, "cannot write %s: %s", d->lock_path, strerror(-d->lock_fd));
+        return waste_fail(waste_exit_of_path(-d->lock_fd), "cannot write %s: %s", d->lock_path,
+                          strerror(-d->lock_fd));
     d->used = true;
     snprintf(pid, sizeof(pid), "%d\n", getpid());
     if (ftruncate(d->lock_fd, 0) != 0 || write(d->lock_fd, pid, strlen(pid)) < 0)
@@ -372,13 +373,15 @@ void waste_durable_rest(struct waste_durable *d, struct waste_engine *e, const s
                         t->stale ? 0 : (uint32_t)t->ids.count);
 }
 
-void waste_durable_finish(struct waste_durable *d, struct waste_engine *e)
+int waste_durable_finish(struct waste_durable *d, struct waste_engine *e)
 {
     if (!d->used)
-        return;
+        return 0;
     e->client.autosave = NULL;
-    waste_autosave_finish(d->autosave);
+    bool saved = waste_autosave_finish(d->autosave) == 0;
     waste_snapshot_close(d->file);
     unlink(d->lock_path);
     close(d->lock_fd);
+    d->used = false;
+    return saved ? 0 : WASTE_EXIT_UNSAVED;
 }

@@ -64,7 +64,8 @@ void waste_durable_ask(struct waste_durable *d, struct waste_engine *e, const st
 void waste_durable_rest(struct waste_durable *d, struct waste_engine *e, const struct waste_talk *t,
                         enum waste_reply_status status);
 
-/* Saves the last of it. Before waste_engine_finish. */
-void waste_durable_finish(struct waste_durable *d, struct waste_engine *e);
+/* Saves the last of it; has no effect the second time. Before waste_engine_finish. Returns
+ * WASTE_EXIT_UNSAVED if FILE is not what the conversation is, which has been said. */
+int waste_durable_finish(struct waste_durable *d, struct waste_engine *e);
 
 #endif

@@ -33,7 +33,8 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_SIZE, FIELD(budget_bytes), 1, 0x1p62, PLANNED},
     {"--ctx", "N", "token positions of the conversation; default 4096, or what the prompt needs",
      WASTE_OPT_U32, FIELD(ctx), 1, 0x1p30, PLANNED},
-    {"--chunk", "N", "tokens of a prompt computed together; 1: one by one; default: by the model, see plan",
+    {"--chunk", "N",
+     "tokens of a prompt computed together; 1: one by one; default: by the model, see plan",
      WASTE_OPT_U32, FIELD(chunk), 1, 0x1p30, PLANNED},
     {"-n", "N", "generate at most N tokens; default 512", WASTE_OPT_U32, FIELD(n), 0, 0x1p30,
      GENERATE},
@@ -181,11 +182,9 @@ const struct waste_program waste_run_program = {
         "Options may also stand in ~/.config/waste/config ('temp = 0.6') and in the environment\n"
         "(WASTE_TEMP=0.6); the command line counts first, then the environment.\n"
         "'waste-run COMMAND --help' shows one command, with examples.\n"
-        "exit codes: 0 done, 1 failed, 2 usage or bad configuration. Ctrl-C, SIGTERM and SIGHUP "
-        "end\n"
-        "in order, printing what there is: 0, or 1 if nothing could be generated yet. A second "
-        "one\n"
-        "ends at once: 130, 143 or 129.\n",
+        "Ctrl-C, SIGTERM and SIGHUP end in order, printing what there is: exit code 0, or 1 if "
+        "nothing\n"
+        "could be generated yet. A second one ends at once.\n",
     .man_notes =
         ".SH ENVIRONMENT\n"
         "Every option has a variable: \\fBWASTE_TOP_P\\fR is \\-\\-top\\-p. Flags take yes or no.\n"
@@ -196,8 +195,8 @@ const struct waste_program waste_run_program = {
         "options of the same names, one a line: \\fBtemp = 0.6\\fR. A line that begins with # is "
         "a\n"
         "comment. $XDG_CONFIG_HOME is respected.\n"
-        ".SH EXIT STATUS\n"
-        "0 done, 1 failed, 2 usage or bad configuration. The first SIGINT, SIGTERM or SIGHUP ends "
+        ".SH SIGNALS\n"
+        "The first SIGINT, SIGTERM or SIGHUP ends "
         "in\n"
         "order: what was generated is printed, the stages exit, the status is 0 (1 if the pipeline "
         "was\n"

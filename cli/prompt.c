@@ -16,7 +16,7 @@ int waste_prompt_read(const char *path, struct waste_text *out)
     int rc = 0;
 
     if (f == NULL)
-        return waste_fail(2, "cannot read %s: %s", path, strerror(errno));
+        return waste_fail(waste_exit_of_path(errno), "cannot read %s: %s", path, strerror(errno));
     do {
         n = fread(block, 1, sizeof(block), f);
         if (waste_text_add(out, block, n) != 0)
@@ -25,7 +25,8 @@ int waste_prompt_read(const char *path, struct waste_text *out)
             rc = waste_fail(2, "%s: more than %d bytes", is_stdin ? "stdin" : path, TEXT_MAX);
     } while (rc == 0 && n > 0);
     if (rc == 0 && ferror(f))
-        rc = waste_fail(1, "cannot read %s: %s", is_stdin ? "stdin" : path, strerror(errno));
+        rc = waste_fail(waste_exit_of_path(errno), "cannot read %s: %s", is_stdin ? "stdin" : path,
+                        strerror(errno));
     if (!is_stdin)
         fclose(f);
     return rc;

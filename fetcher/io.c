@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "options/options.h"
+
 static void say(const char *format, va_list args)
 {
     char text[1024];
@@ -33,7 +35,7 @@ int waste_fetch_fail(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    end(WASTE_FETCH_FAILED, format, args);
+    end(WASTE_EXIT_FAILED, format, args);
     va_end(args);
     return -1;
 }
@@ -42,27 +44,21 @@ int waste_fetch_refuse(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    end(WASTE_FETCH_USAGE, format, args);
+    end(WASTE_EXIT_USAGE, format, args);
     va_end(args);
     return -1;
 }
 
-bool waste_fetch_is_usage(int error)
-{
-    return error != EIO && error != ENOSPC && error != EDQUOT && error != ENOMEM &&
-           error != EMFILE && error != ENFILE;
-}
-
 int waste_fetch_cannot(const char *what, const char *path, int error)
 {
-    return (waste_fetch_is_usage(error) ? waste_fetch_refuse : waste_fetch_fail)(
+    return (waste_exit_of_path(error) == WASTE_EXIT_USAGE ? waste_fetch_refuse : waste_fetch_fail)(
         "cannot %s %s: %s", what, path, strerror(error));
 }
 
 int waste_fetch_exit_code(void)
 {
     int code = atomic_load(&exit_code);
-    return code ? code : WASTE_FETCH_FAILED;
+    return code ? code : WASTE_EXIT_FAILED;
 }
 
 void waste_fetch_note(const char *format, ...)

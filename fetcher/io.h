@@ -3,11 +3,8 @@
 #define WASTE_FETCHER_IO_H
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { WASTE_FETCH_DONE, WASTE_FETCH_FAILED, WASTE_FETCH_USAGE }; /* exit codes */
 
 /* Prints "waste-fetch: ..." as one line on stderr; control characters are escaped. Only the first
  * call of a process prints, from whatever thread: what ends a run is said once, and decides its
@@ -17,9 +14,8 @@ int waste_fetch_fail(const char *format, ...) __attribute__((format(printf, 1, 2
 int waste_fetch_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* "cannot open PATH: ...": wrong use if the path will not do, a failure if the machine does not. */
 int waste_fetch_cannot(const char *what, const char *path, int error);
-bool waste_fetch_is_usage(int error); /* which of the two that errno is */
 
-/* Of what was said first; WASTE_FETCH_FAILED if nothing was. */
+/* Of what was said first (options.h); WASTE_EXIT_FAILED if nothing was. */
 int waste_fetch_exit_code(void);
 
 /* One finding of a list: every call prints. */

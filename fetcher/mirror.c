@@ -9,7 +9,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "fetcher/io.h"
 #include "fetcher/listing.h"
 #include "fetcher/part.h"
 #include "fetcher/verdict.h"
@@ -20,8 +19,8 @@ enum { REVISION_BYTES = 200 };
 
 static int path_error(struct waste_error *err, int error, const char *what, const char *path)
 {
-    return waste_error_set(err, waste_fetch_is_usage(error) ? -EINVAL : -error, "cannot %s %s: %s",
-                           what, path, strerror(error));
+    return waste_error_set(err, waste_exit_of_path(error) == WASTE_EXIT_USAGE ? -EINVAL : -error,
+                           "cannot %s %s: %s", what, path, strerror(error));
 }
 
 static int open_directory(struct waste_mirror *m, struct waste_error *err)

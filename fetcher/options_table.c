@@ -226,11 +226,9 @@ const struct waste_program waste_fetch_program = {
     .name = "waste-fetch",
     .summary = "makes the containers that waste-run runs",
     .synopsis = "COMMAND [arguments] [options]\n",
-    .notes =
-        "HF_TOKEN is the token for the hub, HF_ENDPOINT another hub.\n"
-        "'waste-fetch COMMAND --help' shows one command with its options and examples;\n"
-        "'waste-fetch --version' the version.\n"
-        "exit codes: 0 done, 1 failed (verify: damaged), 2 usage (verify, diskbench: cannot say)\n",
+    .notes = "HF_TOKEN is the token for the hub, HF_ENDPOINT another hub.\n"
+             "'waste-fetch COMMAND --help' shows one command with its options and examples;\n"
+             "'waste-fetch --version' the version.\n",
     .man_notes = ".SH ENVIRONMENT\n"
                  ".TP\n.B HF_ENDPOINT\nthe hub that OWNER/NAME is on\n"
                  ".TP\n.B HF_TOKEN\nthe token for it; sent to that hub alone, over https or to "
@@ -240,9 +238,7 @@ const struct waste_program waste_fetch_program = {
                  "system's\n"
                  ".SH FILES\n"
                  ".TP\n.I DEST/.waste\\-fetch.json\nwhat get knows of a directory\n"
-                 ".TP\n.I DEST/*.part\nfiles that are not whole yet\n"
-                 ".SH EXIT STATUS\n"
-                 "0 done, 1 failed (verify: damaged), 2 usage (verify, diskbench: cannot say).\n",
+                 ".TP\n.I DEST/*.part\nfiles that are not whole yet\n",
     .options = option_table,
     .option_count = sizeof(option_table) / sizeof(option_table[0]),
     .commands = command_table,

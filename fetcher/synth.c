@@ -134,7 +134,7 @@ static int synthesise(struct options *o)
 {
     struct waste_shape shape;
     char *text = NULL;
-    int dir = -1, rc = WASTE_FETCH_USAGE; /* a name or a config.json that will not do */
+    int dir = -1, rc = WASTE_EXIT_USAGE; /* a name or a config.json that will not do */
     if (waste_shape_load(&shape, o->shape, o->layers) ||
         (o->checkpoint && waste_checkpoint_type(&shape, &o->type)))
         goto out;

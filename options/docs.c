@@ -349,6 +349,12 @@ static void man(const struct waste_program *p)
     for (size_t i = 0; i < p->option_count; i++)
         if (p->options[i].help != NULL)
             man_option(p, i);
+    puts(".SH EXIT STATUS");
+    for (int i = 0; i < WASTE_EXIT_TEXTS; i++) {
+        printf(".TP\n.B %s\n", waste_exit_texts[i].code);
+        put_roff(waste_exit_texts[i].text);
+        putchar('\n');
+    }
     fputs(p->man_notes, stdout);
 }
 

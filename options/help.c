@@ -41,6 +41,18 @@ static void help_synopsis(const struct waste_program *p, FILE *out)
     }
 }
 
+/* The code, and its lines one under the other. */
+static void help_exit(FILE *out, const struct waste_exit_text *e)
+{
+    const char *code = e->code;
+
+    for (const char *at = e->text; *at != '\0'; code = "") {
+        size_t length = strcspn(at, "\n");
+        fprintf(out, "  %-7s %.*s\n", code, (int)length, at);
+        at += length + (at[length] == '\n');
+    }
+}
+
 void waste_line_help(const struct waste_program *p, FILE *out, int command)
 {
     if (command != p->command_count) {
@@ -57,5 +69,8 @@ void waste_line_help(const struct waste_program *p, FILE *out, int command)
     /* without an implied command there are those of any command only */
     if (p->implied)
         help_options(p, out, UINT32_MAX);
-    fprintf(out, "\n%s\nexamples:\n%s", p->notes, p->texts[0].examples);
+    fprintf(out, "\n%s\nexit codes:\n", p->notes);
+    for (int i = 0; i < WASTE_EXIT_TEXTS; i++)
+        help_exit(out, &waste_exit_texts[i]);
+    fprintf(out, "\nexamples:\n%s", p->texts[0].examples);
 }

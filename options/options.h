@@ -92,6 +92,19 @@ int waste_line_set(const struct waste_program *p, void *args, const char *name, 
 const struct waste_option *waste_line_option(const struct waste_program *p, int command,
                                              const char *name);
 
+/*
+ * Exit codes, of all programs. What a path from the command line could not be opened for is wrong
+ * use (WASTE_EXIT_USAGE), unless it is the machine's doing (WASTE_EXIT_FAILED).
+ */
+enum { WASTE_EXIT_DONE, WASTE_EXIT_FAILED, WASTE_EXIT_USAGE, WASTE_EXIT_UNSAVED };
+int waste_exit_of_path(int error); /* errno */
+
+struct waste_exit_text {
+    const char *code, *text; /* lines */
+};
+enum { WASTE_EXIT_TEXTS = 5 };
+extern const struct waste_exit_text waste_exit_texts[WASTE_EXIT_TEXTS];
+
 /* --help: of one command, or of the program when `command` is command_count. */
 void waste_line_help(const struct waste_program *p, FILE *out, int command);
 
