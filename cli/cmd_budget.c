@@ -30,7 +30,7 @@ int waste_cmd_budget(const struct waste_args *args)
         if (args->json)
             rc = waste_output_print_json(json_pack("{s:I, s:I}", "budget_bytes", (json_int_t)total,
                                                    "slots", (json_int_t)slots));
-        else
+        else if (!args->quiet)
             printf("%s in all, %u slots for experts%s\n",
                    waste_units_format_size(total, size, sizeof(size)), slots,
                    slots == a.shm.control->slot_count ? ", all there is room for" : "");

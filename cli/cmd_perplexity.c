@@ -141,8 +141,9 @@ int waste_cmd_perplexity(const struct waste_args *args)
     struct score s = {0};
     uint32_t ctx;
 
-    if (args->line.positional_count > 1 || args->ids != NULL || args->logits_path != NULL)
-        return waste_fail(2, "--perplexity goes without a text, --ids and --logits");
+    if (args->line.positional_count > 1 || args->ids != NULL || args->logits_path != NULL ||
+        args->all)
+        return waste_fail(2, "--perplexity goes without a text, --ids, --logits and --all");
     int rc = waste_engine_load(&e, args, false);
     if (rc == 0)
         rc = read_ids(&e, &ids, &s.bytes);

@@ -49,11 +49,38 @@ static int print_ids(const struct waste_engine *e, const struct waste_segments *
     return rc;
 }
 
+/* The text, its segments, and its ids if there is a MODEL. */
+static int print_json(const struct waste_engine *e, const struct waste_segments *s)
+{
+    struct waste_ids ids = {0};
+    json_t *list = json_array(), *object;
+
+    for (size_t i = 0; i < s->count; i++) {
+        const struct waste_segment *one = &s->segment[i];
+        json_array_append_new(list,
+                              json_pack("[o, b]", json_stringn(s->text.data + one->at, one->bytes),
+                                        (int)one->markup));
+    }
+    object = json_pack("{s:o, s:o}", "text",
+                       json_stringn(s->text.bytes > 0 ? s->text.data : "", s->text.bytes),
+                       "segments", list);
+    if (e->tokenizer != NULL && waste_segments_encode(s, e->tokenizer, &ids) == 0) {
+        json_t *numbers = json_array();
+        for (size_t i = 0; i < ids.count; i++)
+            json_array_append_new(numbers, json_integer(ids.id[i]));
+        json_object_set_new(object, "ids", numbers);
+    }
+    waste_ids_finish(&ids);
+    return waste_output_print_json(object);
+}
+
 static int print(const struct waste_args *a, const struct waste_engine *e,
                  const struct waste_segments *s)
 {
     int rc = 0;
 
+    if (a->json)
+        return print_json(e, s);
     if (a->segments)
         rc = print_segments(s);
     else if (a->show_ids)
@@ -77,8 +104,8 @@ int waste_cmd_render(const struct waste_args *args)
     const char *file = args->line.positional[0];
     int rc = 0;
 
-    if (args->segments && args->show_ids)
-        return waste_fail(2, "--segments and --ids exclude each other");
+    if (args->segments + args->show_ids + args->json > 1)
+        return waste_fail(2, "--segments, --ids and --json exclude each other");
     if (args->show_ids && args->line.positional_count < 2)
         return waste_fail(2, "--ids needs a MODEL");
     if (args->line.positional_count > 1) {

@@ -50,8 +50,8 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
              "which tokens would follow, with their probabilities. --logits writes what the "
              "numbers "
              "were\n"
-             "made of. --perplexity scores a file: the mean of -log(probability) a token, and its "
-             "exp.\n",
+             "made of, with --all for every position. --perplexity scores a file: the mean of\n"
+             "-log(probability) a token, and its exp.\n",
          .examples =
              "  waste-run eval models/demo.waste --ids 1283,265 --logits last.f32\n"
              "  waste-run eval models/demo.waste --raw \"In the beginning\" --top 5 --json\n"

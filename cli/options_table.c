@@ -88,7 +88,7 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_U32, FIELD(hang_seconds), 1, 86400, PIPELINE},
     {"--logits", "FILE", "write the last position's logits, little-endian float32",
      WASTE_OPT_STRING, FIELD(logits_path), 0, 0, BIT(EVAL)},
-    {"--all", NULL, "write every position's logits, one after the other", WASTE_OPT_FLAG,
+    {"--all", NULL, "with --logits: those of every position, one after the other", WASTE_OPT_FLAG,
      FIELD(all), 0, 0, BIT(EVAL)},
     {"--perplexity", "FILE", "score a whole text, its every token by those before it",
      WASTE_OPT_STRING, FIELD(perplexity_path), 0, 0, BIT(EVAL)},
@@ -118,7 +118,7 @@ static const struct waste_option option_table[] = {
     {"--pid", "N", "the waste-run meant, when several run", WASTE_OPT_U32, FIELD(pid), 1,
      0x7fffffff, ATTACHED},
     {"--json", NULL, "JSON on stdout: one object; of chat and log, one a line", WASTE_OPT_FLAG,
-     FIELD(json), 0, 0, ANY & ~BIT(RENDER)},
+     FIELD(json), 0, 0, ANY},
     {"--prometheus", NULL, "Prometheus' text format on stdout", WASTE_OPT_FLAG, FIELD(prometheus),
      0, 0, BIT(STATS)},
     {"--interval", "F", "seconds between two looks; default 1", WASTE_OPT_FLOAT, FIELD(interval),
@@ -128,8 +128,10 @@ static const struct waste_option option_table[] = {
     {"--follow", NULL, "go on with new lines until the pipeline ends; short: -f", WASTE_OPT_FLAG,
      FIELD(follow), 0, 0, BIT(LOG)},
     {"-f", NULL, NULL, WASTE_OPT_FLAG, FIELD(follow), 0, 0, BIT(LOG)},
-    {"-q", NULL, "no status line", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
-     PIPELINE | BIT(RESTART) | BIT(STOP)},
+    {"-q", NULL, "no progress, no status line; long: --quiet", WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
+     PIPELINE | BIT(RESTART) | BIT(STOP) | BIT(BUDGET)},
+    {"--quiet", NULL, NULL, WASTE_OPT_FLAG, FIELD(quiet), 0, 0,
+     PIPELINE | BIT(RESTART) | BIT(STOP) | BIT(BUDGET)},
     {"--help", NULL, "this text", WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"-h", NULL, NULL, WASTE_OPT_FLAG, FIELD(line.help), 0, 0, ANY},
     {"--version", NULL, "the version", WASTE_OPT_FLAG, FIELD(line.version), 0, 0, ANY},
@@ -185,6 +187,12 @@ const struct waste_program waste_run_program = {
         "Ctrl-C, SIGTERM and SIGHUP end in order, printing what there is: exit code 0, or 1 if "
         "nothing\n"
         "could be generated yet. A second one ends at once.\n",
+    .examples = "  waste-run models/demo.waste \"What is the capital of Italy?\"\n"
+                "  waste-run models/demo.waste\n"
+                "  waste-run plan k3.waste --budget 46G\n"
+                "  waste-run k3.waste --budget 46G --temp 0.6 --top-p 0.95 - < question.txt\n"
+                "  waste-run eval models/demo.waste --perplexity book.txt\n"
+                "  waste-run top\n",
     .man_notes =
         ".SH ENVIRONMENT\n"
         "Every option has a variable: \\fBWASTE_TOP_P\\fR is \\-\\-top\\-p. Flags take yes or no.\n"

@@ -23,8 +23,8 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_FLOAT, FIELD(retry_wait), 0, 60, BIT(GET) | BIT(CONVERT)},
     {"--stall", "N", "seconds below 1 KiB/s after which a connection is given up; default 30",
      WASTE_OPT_U32, FIELD(stall_seconds), 1, 3600, BIT(GET) | BIT(CONVERT)},
-    {"--dry-run", NULL, "what would be fetched, and nothing else", WASTE_OPT_FLAG, FIELD(dry_run),
-     0, 0, BIT(GET)},
+    {"--dry-run", NULL, "say what would be fetched, and whether there is room; fetch nothing",
+     WASTE_OPT_FLAG, FIELD(dry_run), 0, 0, BIT(GET)},
     {"--check", NULL, "read what is there and compare, fetch nothing", WASTE_OPT_FLAG, FIELD(check),
      0, 0, BIT(GET)},
     {"--experts", "vq3r|vq2r|vq4p", "format of the experts: 3, 2 or 3 bits a weight; default vq3r",
@@ -62,9 +62,10 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_CHOICE, FIELD(dtype), 1, 0, BIT(SYNTH)},
     {"--shard-size", "SIZE", "bytes of a release's shard, at most; default 5000000000",
      WASTE_OPT_SIZE, FIELD(shard_bytes), 4096, 0x1p50, BIT(SYNTH)},
-    {"--threads", "N", "default: one a CPU; verify and seal 8 or more", WASTE_OPT_U32,
-     FIELD(threads), 1, WASTE_JOBS_THREADS,
-     BIT(SYNTH) | BIT(CONVERT) | BIT(MERGE) | BIT(VERIFY) | BIT(SEAL)},
+    {"--threads", "N", "default: one a CPU", WASTE_OPT_U32, FIELD(threads), 1, WASTE_JOBS_THREADS,
+     BIT(SYNTH) | BIT(CONVERT) | BIT(MERGE)},
+    {"--threads", "N", "default: one a CPU, but at least 8, since they wait for the drive",
+     WASTE_OPT_U32, FIELD(threads), 1, WASTE_JOBS_THREADS, BIT(VERIFY) | BIT(SEAL)},
     {"--model", "DIR",
      "a container: its record size, and the drive in tokens a second; default: DIR, if it is one",
      WASTE_OPT_STRING, FIELD(model), 0, 0, BIT(DISKBENCH)},
@@ -176,7 +177,9 @@ static const struct waste_command_text command_texts[WASTE_FETCH_COMMAND_COUNT] 
              "the\n"
              "release's: its relative error, by layer and kind, the worst ones by name (--json: "
              "all).\n"
-             "Exit code 0: whole; 1: damaged.\n",
+             "Another release than the one it was made of is said once, with the worst of what "
+             "differs.\n"
+             "Exit code 0: whole; 1: damaged; 2: cannot say.\n",
          .examples = "  waste-fetch verify models/demo.waste\n"
                      "  waste-fetch verify kimi-k3.waste --against Kimi-K3 --layers 0-9\n"
                      "  waste-fetch verify --json models/demo.waste\n"},
@@ -229,6 +232,14 @@ const struct waste_program waste_fetch_program = {
     .notes = "HF_TOKEN is the token for the hub, HF_ENDPOINT another hub.\n"
              "'waste-fetch COMMAND --help' shows one command with its options and examples;\n"
              "'waste-fetch --version' the version.\n",
+    .examples = "  waste-fetch get moonshotai/Kimi-Linear-48B-A3B-Instruct kimi-linear\n"
+                "  waste-fetch convert kimi-linear kimi-linear.waste\n"
+                "  waste-fetch convert moonshotai/Kimi-K3 kimi-k3.waste\n"
+                "  waste-fetch merge kimi-k3.waste part1.waste part2.waste\n"
+                "  waste-fetch synth --shape kimi-linear-48b --layers 8 some.waste\n"
+                "  waste-fetch verify kimi-linear.waste --against kimi-linear\n"
+                "  waste-fetch seal models/demo.waste\n"
+                "  waste-fetch diskbench kimi-k3.waste\n",
     .man_notes = ".SH ENVIRONMENT\n"
                  ".TP\n.B HF_ENDPOINT\nthe hub that OWNER/NAME is on\n"
                  ".TP\n.B HF_TOKEN\nthe token for it; sent to that hub alone, over https or to "

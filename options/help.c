@@ -72,5 +72,5 @@ void waste_line_help(const struct waste_program *p, FILE *out, int command)
     fprintf(out, "\n%s\nexit codes:\n", p->notes);
     for (int i = 0; i < WASTE_EXIT_TEXTS; i++)
         help_exit(out, &waste_exit_texts[i]);
-    fprintf(out, "\nexamples:\n%s", p->texts[0].examples);
+    fprintf(out, "\nexamples:\n%s", p->examples);
 }

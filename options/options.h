@@ -49,6 +49,7 @@ struct waste_program {
     const char *name, *summary; /* "waste-run", what it does */
     const char *synopsis;       /* the lines of usage, without the program's name */
     const char *notes;          /* after the options of --help; ends with its newline */
+    const char *examples;       /* of the program: one a line, indented */
     const char *man_notes;      /* the same in the man page, as roff; whole sections */
     const struct waste_option *options;
     size_t option_count; /* at most 64 */

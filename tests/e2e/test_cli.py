@@ -293,7 +293,8 @@ class Running(waste.Test):
     """Views of a running pipeline."""
 
     def setUp(self):
-        self.p = waste.start("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", 3000, "--ctx", 4000,
+        prompt = ",".join([waste.ids_of(waste.genesis())] * 45)  # more than a chunk, whose memory is touched then
+        self.p = waste.start("run", waste.DEMO, "--ids", prompt, "-n", 3000, "--ctx", 4000,
                              "--temp", "0", "--ignore-eos", "-q", "--json")
         waste.wait_for("stats", lambda: self.stats() and self.stats()["counters"]["generated"] > 50)
 

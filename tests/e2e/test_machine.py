@@ -117,6 +117,25 @@ class Machine(waste.Test):
                                timeout=waste.LIMIT, preexec_fn=become, env={})
             self.right(waste.Result(p.args, p.returncode, p.stdout, p.stderr))
 
+    def test_info_says_how_many_threads_and_why(self):
+        one = {min(os.sched_getaffinity(0))}
+        for options, want in (((), "cores"), (("--threads", 3), "--threads"), (("--cpus", min(one)), "--cpus")):
+            argv = [waste.RUN, "info", waste.DEMO, *map(str, options)]
+            for json in (True, False):
+                p = subprocess.run(argv + ["--json"] * json, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True,
+                                   timeout=waste.LIMIT, preexec_fn=lambda: os.sched_setaffinity(0, one))
+                threads = 3 if options[:1] == ("--threads",) else 1
+                if json:
+                    got = waste.Result(argv, 0, p.stdout, b"").json()
+                    self.assertEqual((got["threads"], got["threads_by"], got["cpus"], got["cores"]), (threads, want, 1, 1))
+                else:
+                    line = next(l for l in p.stdout.decode().splitlines() if l.split()[0] == "threads")
+                    self.assertEqual(line.split()[1], str(threads))
+                    self.assertIn("1 cores of 1 CPUs" if want == "cores" else want, line)
+        plan, info = (self.ok(waste.waste_run(c, waste.DEMO, "--json")).json() for c in ("plan", "info"))
+        for key in ("threads", "threads_by", "cpus", "cores", "cpu_quota", "cpu_quota_path"):
+            self.assertEqual(plan[key], info[key])
+
     @unittest.skipIf(kernel.MemoryGroup.unavailable(), kernel.MemoryGroup.unavailable())
     @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
     def test_a_cgroup_limit_is_a_limit(self):

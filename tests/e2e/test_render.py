@@ -28,6 +28,15 @@ class Render(waste.Test):
         text = self.ok(render(case["input"])).out.decode()
         self.assertEqual(text, "".join(s[0] for s in case["segments"]) + "\n")
 
+    def test_json_has_all_three(self):
+        case = cases()["tool_calls_parallel"]
+        got = self.ok(render(case["input"], "--json")).json()
+        self.assertEqual(got, {"text": "".join(s[0] for s in case["segments"]), "segments": case["segments"]})
+        ids = self.ok(render(case["input"], MODEL, "--ids")).out.decode()
+        got = self.ok(render(case["input"], MODEL, "--json")).json()
+        self.assertEqual(got["ids"], [int(i) for i in ids.split(",")])
+        self.refused(render(case["input"], MODEL, "--json", "--ids"), "--json", codes=(2,))
+
     def test_ids_are_the_segments_each_by_itself(self):
         for name in ("tool_call_and_result", "content_carries_markup", "content_parts"):
             case = cases()[name]

@@ -209,8 +209,9 @@ class Long(waste.Test):
         waste.wait_for("a save that fails", lambda: p.poll() is not None or
                        (stats(p) or {"counters": {"session_save_failures": 0}})["counters"]["session_save_failures"] >= 2)
         log = waste.waste_run("log", "--pid", p.pid).out.decode() if p.poll() is None else file
-        r = self.ok(waste.finish(p))
-        self.assertEqual(r.json()["ids"], self.want)
+        r = waste.finish(p)
+        self.assertEqual(r.code, 3, str(r))
+        self.assertEqual((r.json()["ids"], r.json()["session_saved"]), (self.want, False))
         self.assertIn(file, log)
         lines = r.error_lines()
         self.assertEqual(len(lines), 1, r)

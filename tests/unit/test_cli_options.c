@@ -45,7 +45,7 @@ static void options_may_stand_anywhere(void **state)
     struct waste_args a;
     (void)state;
     assert_int_equal(parse(&a,
-                           "--json run -n 5 m.waste --ids 1,2 --temp=0.5 --no-verify --io pread "
+                           "--json run -n 5 m.waste --ids 1,2 --temp=0.5 --no-verify --io Pread "
                            "--seed 18446744073709551615 --budget 1.5GiB --cpus 0,3"),
                      0);
     assert_int_equal(a.line.command, WASTE_CMD_RUN);
@@ -107,6 +107,7 @@ static void what_is_wrong_is_named(void **state)
     refuse("m p --threads 0", "option --threads: '0' is outside 1 to 1024");
     refuse("m p -n 99999999999", "option -n");
     refuse("m p --io mmap", "none of auto, uring, pread");
+    refuse("m p --io urin", "none of auto, uring, pread");
     refuse("m p --json=yes", "takes no value");
     refuse("m p --ids 1,,2", "no list of token ids");
     refuse("run m p q", "unexpected argument 'q'");
