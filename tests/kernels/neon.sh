@@ -23,7 +23,7 @@ cd "$root"
     compute/kernels_neon.c -lm
 "$qemu" "$dir/kernels" --level neon "$@"
 "$cc" -static -O2 -std=gnu17 -D_GNU_SOURCE -I. -Wall -Wextra -Wno-unused-parameter -Wshadow -Werror \
-    -ffp-contract=off -o "$dir/search" tests/kernels/search.c fetcher/books.c fetcher/io.c fetcher/search.c \
+    -ffp-contract=off -o "$dir/search" tests/kernels/search.c fetcher/books.c fetcher/io.c options/exit.c fetcher/search.c \
     fetcher/search_c.c fetcher/search_neon.c compute/kernels.c compute/kernels_c.c compute/kernels_batch_c.c \
     compute/kernels_neon.c -lm
 "$qemu" "$dir/search" neon
