@@ -8,79 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 import crash
 import waste
+from slow_device import SlowDevice
 
 LATE = os.path.join(waste.BUILD, "tests", "crash", "crash_late_write")
-BLKIO = "/sys/fs/cgroup/blkio"
-
-
-def run(*argv):
-    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, text=True).stdout.strip()
-
-
-class SlowDevice:
-    """A mounted loop device and a control group that reads from it at `rate` bytes a second."""
-
-    def __init__(self, megabytes):
-        self.undo = []
-        try:
-            self.make(megabytes)
-        except (OSError, subprocess.SubprocessError) as e:
-            self.close()
-            raise unittest.SkipTest("no slow device on this machine: %s" % e)
-
-    def make(self, megabytes):
-        if os.geteuid() != 0:
-            raise OSError("needs root")
-        if not os.path.exists(os.path.join(BLKIO, "blkio.throttle.read_bps_device")):
-            raise OSError("no blkio controller (cgroup v1)")
-        base = tempfile.mkdtemp(prefix="late-", dir=waste.BUILD)
-        self.undo.append(lambda: shutil.rmtree(base, ignore_errors=True))
-        image = os.path.join(base, "image")
-        with open(image, "wb") as f:
-            f.truncate(megabytes << 20)
-        loop = run("losetup", "-f", "--show", image)
-        self.undo.append(lambda: run("losetup", "-d", loop))
-        run("mkfs.ext4", "-q", loop)
-        self.dir = os.path.join(base, "mnt")
-        os.mkdir(self.dir)
-        run("mount", loop, self.dir)
-        self.undo.append(lambda: run("umount", self.dir))
-        name = os.path.basename(loop)
-        self.stat = "/sys/block/%s/stat" % name
-        with open("/sys/block/%s/dev" % name) as f:
-            self.number = f.read().strip()
-        self.group = os.path.join(BLKIO, "waste-test-%d" % os.getpid())
-        os.mkdir(self.group)
-        self.undo.append(self.leave)
-        self.tasks = os.path.join(self.group, "cgroup.procs")
-
-    def leave(self):
-        for _ in range(100):
-            try:
-                return os.rmdir(self.group)
-            except OSError:
-                time.sleep(0.05)
-
-    def throttle(self, rate):
-        with open(os.path.join(self.group, "blkio.throttle.read_bps_device"), "w") as f:
-            f.write("%s %d" % (self.number, rate))
-
-    def add(self, pid):
-        with open(self.tasks, "w") as f:
-            f.write(str(pid))
-
-    def close(self):
-        while self.undo:
-            try:
-                self.undo.pop()()
-            except (OSError, subprocess.SubprocessError) as e:
-                print(e, file=sys.stderr)
 
 
 class Late(crash.Test):
@@ -156,6 +91,4 @@ class Late(crash.Test):
 
 
 if __name__ == "__main__":
-    # a time limit ends the test, and not before it has unmounted
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     crash.main()

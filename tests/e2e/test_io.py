@@ -1,5 +1,6 @@
 """Every rung of the ladder and every refusal of the kernel: the same ids, or one line and exit 2."""
 import errno
+import json
 import os
 import resource
 import shutil
@@ -8,7 +9,9 @@ import unittest
 
 import kernel
 import waste
+from slow_device import SlowDevice
 
+TWO_DRIVES = os.path.join(waste.BUILD, "tests", "e2e", "two_drives")
 CGROUP = "/sys/fs/cgroup/memory"
 MODES = ("auto", "uring", "pread", "uring+direct", "pread+direct")
 
@@ -125,24 +128,48 @@ class Io(waste.Test):
             self.skipTest("memory can be locked here whatever the limit says")
         self.refused(r, "--mlock", "ulimit -l", codes=(1, 2))
 
-    @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no second drive")
+    def two_devices(self):
+        """A slow one and a fast one."""
+        slow = SlowDevice(64)
+        self.addCleanup(slow.close)
+        fast = SlowDevice(64, beside=slow)
+        self.addCleanup(fast.close)
+        return slow, fast
+
     def test_banks_on_two_drives(self):
-        path = os.path.join(waste.scratch(), "two-drives")
-        far = "/dev/shm/waste-test-%d" % os.getpid()
-        shutil.copytree(waste.DEMO, path)
-        os.mkdir(far)
-        try:
-            for name in ("experts-L2.bin", "experts-L5.bin", "experts-L6.bin"):
-                shutil.move(os.path.join(path, name), far)
-                os.symlink(os.path.join(far, name), os.path.join(path, name))
-            io = self.ok(waste.waste_run("info", path, "--json")).json()["io"]
-            if len(io["drives"]) != 2:
-                self.skipTest("one drive: %s" % io)
-            self.assertEqual(sorted(d["banks"] for d in io["drives"]), [3, 4])
-            for mode in ("auto", "pread"):
-                self.right(self.under(None, "--io", mode, model=path))
-        finally:
-            shutil.rmtree(far)
+        slow, fast = self.two_devices()
+        path = os.path.join(fast.dir, "two-drives")
+        shutil.copytree(waste.DEMO, path, copy_function=shutil.copyfile)
+        for name in ("experts-L2.bin", "experts-L5.bin", "experts-L6.bin"):
+            shutil.move(os.path.join(path, name), slow.dir)
+            os.symlink(os.path.join(slow.dir, name), os.path.join(path, name))
+        os.sync()
+        io = self.ok(waste.waste_run("info", path, "--json")).json()["io"]
+        self.assertEqual({d["name"]: d["banks"] for d in io["drives"]}, {slow.name: 3, fast.name: 4})
+        for mode in ("auto", "pread"):
+            self.right(self.under(None, "--io", mode, model=path))
+        slow.throttle(4 << 20)
+        self.right(self.under(lambda: slow.add(os.getpid()), model=path))
+
+    def test_drives_of_different_speed_are_read_side_by_side_each_at_its_depth(self):
+        slow, fast = self.two_devices()
+        for device in (slow, fast):
+            with open(os.path.join(device.dir, "bank"), "wb") as f:
+                f.write(os.urandom(10 << 20))
+                os.fsync(f.fileno())
+        slow.throttle(4 << 20)
+        for mode in ("pread",) + (("uring",) if self.uring else ()):
+            for depths in ((2, 7), (5, 3)):
+                with self.subTest(mode, depths=depths):
+                    p = subprocess.run([TWO_DRIVES, slow.tasks, os.path.join(slow.dir, "bank"), str(depths[0]),
+                                        os.path.join(fast.dir, "bank"), str(depths[1]), mode],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=waste.LIMIT)
+                    self.assertEqual(p.returncode, 0, p.stderr)
+                    r = json.loads(p.stdout)
+                    self.assertEqual(r["drives"], [slow.name, fast.name])
+                    self.assertEqual(r["most_in_flight"], list(depths))
+                    # asked for last, and there while the slow one is at it
+                    self.assertGreater(r["slow_to_come"], 0)
 
     @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
     @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")

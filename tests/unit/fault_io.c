@@ -12,7 +12,7 @@ struct fault_io {
     struct waste_io io;
     struct waste_io *inner;
     const struct waste_io_setup *setup;
-    unsigned long short_bytes, eintr, eagain, eio, badcrc, eioall, nodirect, latedirect, full;
+    unsigned long short_bytes, eintr, eagain, busy, eio, badcrc, eioall, nodirect, latedirect, full;
     unsigned long reads, attempts;
     struct waste_io_done lie[64]; /* results that never went to the inner backend */
     uint32_t lies;
@@ -39,6 +39,8 @@ static int no_direct(struct fault_io *f, const struct waste_io_read *read, bool 
 
 static int verdict(struct fault_io *f)
 {
+    if (f->reads <= f->busy)
+        return f->reads % 2 ? -EINTR : -EAGAIN;
     if (every(f->eintr, f->reads))
         return -EINTR;
     if (every(f->eagain, f->reads))
@@ -151,6 +153,7 @@ struct waste_io *fault_io_create(struct waste_io *inner, const struct waste_io_s
     f->short_bytes = value(plan, "short");
     f->eintr = value(plan, "eintr");
     f->eagain = value(plan, "eagain");
+    f->busy = value(plan, "busy");
     f->eio = value(plan, "eio");
     f->eioall = value(plan, "eioall");
     f->badcrc = value(plan, "badcrc");

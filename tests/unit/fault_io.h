@@ -5,6 +5,7 @@
  *
  *     short=N    every read is cut to at most N bytes
  *     eintr=N    every Nth read ends with EINTR (eagain=N likewise)
+ *     busy=N     the first N reads end with EINTR and EAGAIN in turn
  *     eio=K      read number K (from 1) ends with EIO; badcrc=K: with one bit flipped
  *     eioall=1   every read does
  *     nodirect=1 EINVAL as long as the file is open with O_DIRECT; latedirect=1: not yet at the

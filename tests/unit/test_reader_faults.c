@@ -1,4 +1,5 @@
 /* waste-reader with a backend that lies to it (fault_io.h), as a child of a fake pipeline. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -31,6 +32,30 @@ static void stop(struct reader_rig *r)
     rig_destroy(r);
 }
 
+/* The reader's banks that are open with O_DIRECT. */
+static uint32_t direct_banks(const struct reader_rig *r)
+{
+    char dir[64], path[512], target[512];
+    uint32_t count = 0;
+    snprintf(dir, sizeof(dir), "/proc/%d/fd", (int)r->pid);
+    DIR *fds = opendir(dir);
+    assert_non_null(fds);
+    for (struct dirent *e; (e = readdir(fds));) {
+        unsigned flags = 0;
+        snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+        ssize_t n = readlink(path, target, sizeof(target) - 1);
+        target[n > 0 ? n : 0] = '\0';
+        snprintf(path, sizeof(path), "/proc/%d/fdinfo/%s", (int)r->pid, e->d_name);
+        FILE *f = strstr(target, "/experts-") ? fopen(path, "re") : NULL;
+        if (f && fscanf(f, "pos: %*s flags: %o", &flags) == 1)
+            count += (flags & O_DIRECT) != 0;
+        if (f)
+            fclose(f);
+    }
+    closedir(fds);
+    return count;
+}
+
 /* 7 layers, 4 experts each, twice. */
 static void use_some_experts(struct reader_rig *r)
 {
@@ -48,6 +73,7 @@ static void what_can_be_mended_is_not_noticed(void **state)
                                          "short=8192",
                                          "eintr=2",
                                          "eagain=2",
+                                         "busy=60",
                                          "full=2",
                                          "nodirect=1",
                                          "latedirect=1",
@@ -65,7 +91,10 @@ static void what_can_be_mended_is_not_noticed(void **state)
         for (uint32_t m = 0; m < mode_count; m++) {
             struct reader_rig r;
             start(&r, 8, modes[m], faults[i]);
+            uint32_t direct = direct_banks(&r);
             use_some_experts(&r);
+            /* only who is refused does without */
+            assert_int_equal(direct_banks(&r), strstr(faults[i], "direct") ? 0 : direct);
             assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 0);
             bool retried = strstr(faults[i], "eio") || strstr(faults[i], "badcrc");
             assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES) > 0, retried);
@@ -76,6 +105,25 @@ static void what_can_be_mended_is_not_noticed(void **state)
                 strncmp(faults[i], "nodirect", 8) == 0);
             stop(&r);
         }
+}
+
+/* The first 200 reads of a run, each of them once. */
+static void any_read_may_fail_once(void **state)
+{
+    (void)state;
+    for (uint32_t k = 1; k <= 200; k++) {
+        struct reader_rig r;
+        char fault[16];
+        snprintf(fault, sizeof(fault), "eio=%u", k);
+        start(&r, 8, modes[k % mode_count], fault);
+        for (uint32_t n = 0; rig_counter(&r, WASTE_C_READS) < k; n++) {
+            uint32_t expert[] = {n % 64, (n + 10) % 64, (n + 20) % 64, (n + 30) % 64};
+            rig_check_experts(&r, 1 + n % 7, expert, 4);
+        }
+        assert_int_equal(rig_counter(&r, WASTE_C_READ_RETRIES), 1);
+        assert_int_equal(rig_counter(&r, WASTE_C_READ_FAILURES), 0);
+        stop(&r);
+    }
 }
 
 static void a_disk_that_is_gone_fails_experts_and_leaves_the_reader(void **state)
@@ -156,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_can_be_mended_is_not_noticed),
+        cmocka_unit_test(any_read_may_fail_once),
         cmocka_unit_test(a_disk_that_is_gone_fails_experts_and_leaves_the_reader),
         cmocka_unit_test(a_polite_stop_leaves_no_read_in_flight),
         cmocka_unit_test(without_io_uring_auto_takes_pread_and_says_so),
