@@ -31,7 +31,7 @@ class Io(waste.Test):
         self.assertEqual(self.ok(r).json()["ids"], self.case["greedy"])
 
     def under(self, limit, *options, model=waste.DEMO, args=None):
-        p = subprocess.run([waste.RUN, "run", model, *(args or self.args), *options], stdin=subprocess.DEVNULL,
+        p = subprocess.run([waste.RUN, "run", model, *map(str, [*(args or self.args), *options])], stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=waste.LIMIT, preexec_fn=limit)
         return waste.Result(p.args, p.returncode, p.stdout, p.stderr)
 
@@ -193,6 +193,9 @@ class Io(waste.Test):
                 with self.subTest(mode):
                     r = self.ok(self.under(enter, "--io", mode, model=model, args=args))
                     self.assertEqual(r.json()["ids"], want)
+            # all of the banks would not fit
+            self.refused(self.under(enter, "--budget", banks + (32 << 20), model=model, args=args),
+                         "over the memory limit of 44.0 MiB", group, codes=(2,))
         finally:
             os.rmdir(group)
 
