@@ -10,9 +10,11 @@
 enum { DIM = WASTE_BOOK_DIM };
 #define ROUND 12582912.0f /* added and taken away, it rounds half to even */
 
+enum { HALF_INFINITY = 0x7c00, HALF_MAX = 0x7bff };
+
 static uint16_t half_of(double v)
 {
-    return v < 65520 ? waste_half_of((float)v) : 0x7c00;
+    return v < 65520 ? waste_half_of((float)v) : HALF_INFINITY;
 }
 
 uint16_t waste_encode_scale(const float *row, uint32_t cols)
@@ -37,7 +39,7 @@ void waste_encode_normalise(const float *row, uint32_t cols, uint16_t scale, int
     }
 }
 
-/* With these codes the best scale is scale * <x, q> / <q, q>. */
+/* With these codes the best scale is scale * <x, q> / <q, q>; past f16's end, that end. */
 static double fit(const struct waste_books *books, const int16_t (*x)[DIM],
                   const uint8_t (*code)[WASTE_BOOK_STAGES], uint32_t vectors)
 {
@@ -77,13 +79,14 @@ int waste_encode_row(const struct waste_encoder *how, const struct waste_books *
     uint16_t now = waste_encode_scale(row, cols);
     double best = INFINITY;
     for (uint32_t pass = 0; pass < how->passes; pass++) {
-        if (now == 0x7c00)
+        if (now == HALF_INFINITY)
             return -ERANGE;
         waste_encode_normalise(row, cols, now, x);
         how->search->code(books, (const int16_t(*)[DIM])x, vectors, how->width, try);
         uint16_t next = half_of((double)waste_half_to_float(now) *
                                 fit(books, (const int16_t(*)[DIM])x,
                                     (const uint8_t(*)[WASTE_BOOK_STAGES])try, vectors));
+        next = next < HALF_MAX ? next : HALF_MAX;
         double e = error_of(books, row, cols, next, (const uint8_t(*)[WASTE_BOOK_STAGES])try);
         if (e < best) {
             best = e;

@@ -81,8 +81,9 @@ static int read_plain(const struct waste_release *r, const struct waste_release_
     return 0;
 }
 
-/* Values [0, 32 n) of E2M1 pairs and n exponents. 2^(e - 127) is subnormal for e = 0, which f32
- * still holds with all values of E2M1. */
+/* Values [0, 32 n) of E2M1 pairs and n exponents; false if one is none. 2^(e - 127) is subnormal
+ * for e = 0, which f32 still holds with all values of E2M1; from e = 253 on it does not hold the
+ * large ones. */
 static bool decode_mxfp4(const uint8_t *packed, const uint8_t *scale, size_t n, float *out)
 {
     static const float level[16] = {0,  0.5f,  1,  1.5f,  2,  3,  4,  6,
@@ -90,12 +91,16 @@ static bool decode_mxfp4(const uint8_t *packed, const uint8_t *scale, size_t n, 
     for (size_t g = 0; g < n; g++) {
         if (scale[g] == 255) /* E8M0's NaN */
             return false;
-        float s = ldexpf(1, scale[g] - 127);
+        float s = ldexpf(1, scale[g] - 127), largest = 0;
         for (int i = 0; i < WASTE_MXFP4_GROUP / 2; i++) {
             uint8_t both = packed[g * (WASTE_MXFP4_GROUP / 2) + (size_t)i];
-            *out++ = level[both & 15] * s;
-            *out++ = level[both >> 4] * s;
+            out[0] = level[both & 15] * s;
+            out[1] = level[both >> 4] * s;
+            largest = fmaxf(largest, fmaxf(fabsf(out[0]), fabsf(out[1])));
+            out += 2;
         }
+        if (isinf(largest))
+            return false;
     }
     return true;
 }
@@ -113,7 +118,7 @@ static int read_mxfp4(const struct waste_release *r, const struct waste_release_
             read_part(r, &t->scale, group, n, scale))
             return -1;
         if (!decode_mxfp4(packed, scale, n, out))
-            return waste_fetch_fail("%s: %s holds a scale that is not finite", r->path, t->name);
+            return waste_fetch_fail("%s: %s holds a value that is not finite", r->path, t->name);
         out += n * WASTE_MXFP4_GROUP;
     }
     return 0;
