@@ -37,41 +37,15 @@ int waste_fail(int code, const char *format, ...)
     return code;
 }
 
-/*
- * The number of ranks is the first special id, and the config's end tokens are among what the two
- * files describe. A file that was cut at the end of a line shows here and nowhere else.
- */
-static int check_words(const struct waste_engine *e, struct waste_error *err)
-{
-    const struct waste_config *config = &e->model->config;
-    uint32_t ranks = waste_tokenizer_ranks(e->tokenizer);
-    uint32_t first = ranks;
-
-    while (first < config->vocab && !waste_tokenizer_is_special(e->tokenizer, first))
-        first++;
-    if (first < config->vocab && first != ranks)
-        return waste_error_set(err, -EINVAL,
-                               "tokenizer.model: %u ranks, but the first id of specials.json is %u",
-                               ranks, first);
-    for (uint32_t i = 0; i < config->eos_count; i++)
-        if (config->eos[i] >= ranks && !waste_tokenizer_is_special(e->tokenizer, config->eos[i]))
-            return waste_error_set(err, -EINVAL,
-                                   "specials.json: the end token %u of manifest.json is missing",
-                                   config->eos[i]);
-    return 0;
-}
-
 /* A container may have no words at all, if the command can do without; half of them is damage. */
 static int open_words(struct waste_engine *e, bool optional, struct waste_error *err)
 {
     char specials[PATH_MAX];
 
-    int rc = waste_tokenizer_open(e->dir, e->model->config.vocab, &e->tokenizer, err);
+    int rc = waste_tokenizer_open_model(e->dir, &e->model->config, &e->tokenizer, err);
     snprintf(specials, sizeof(specials), "%s/specials.json", e->dir);
     if (rc == -ENOENT && optional && access(specials, F_OK) != 0)
         return 0;
-    if (rc == 0)
-        rc = check_words(e, err);
     if (rc == 0)
         rc = waste_markup_open(e->dir, e->tokenizer, e->args->raw, &e->markup, err);
     uint32_t think = e->args->think;

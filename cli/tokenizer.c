@@ -102,6 +102,23 @@ int waste_tokenizer_open(const char *dir, uint32_t vocab, struct waste_tokenizer
     return ret;
 }
 
+int waste_tokenizer_open_model(const char *dir, const struct waste_config *config,
+                               struct waste_tokenizer **out, struct waste_error *err)
+{
+    struct waste_tokenizer *t = NULL;
+    int ret = waste_tokenizer_open(dir, config->vocab, &t, err);
+    for (uint32_t i = 0; ret == 0 && i < config->eos_count; i++)
+        if (config->eos[i] >= t->vocab.ranks && !waste_tokenizer_is_special(t, config->eos[i]))
+            ret = waste_error_set(err, -EINVAL,
+                                  "specials.json: the end token %u of manifest.json is missing",
+                                  config->eos[i]);
+    if (ret == 0)
+        *out = t;
+    else
+        waste_tokenizer_destroy(t);
+    return ret;
+}
+
 /* Splits a path where its last slash is. *dir is malloc'd; *name points into `path`. */
 static int split_path(const char *path, char **dir, const char **name)
 {

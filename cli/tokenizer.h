@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "reader/container.h"
+#include "shm/model.h"
 
 struct waste_tokenizer;
 
@@ -36,6 +37,11 @@ void waste_ids_finish(struct waste_ids *ids); /* frees; the list is empty and us
  */
 int waste_tokenizer_open(const char *dir, uint32_t vocab, struct waste_tokenizer **out,
                          struct waste_error *err);
+
+/* The same of a container: the config's end tokens must be among what the two files describe, too. A
+ * file that was cut at the end of a line shows here and nowhere else. */
+int waste_tokenizer_open_model(const char *dir, const struct waste_config *config,
+                               struct waste_tokenizer **out, struct waste_error *err);
 
 /* As above with a ranks file of any name; `specials` may be NULL. */
 int waste_tokenizer_open_files(const char *ranks, const char *specials, uint32_t vocab,

@@ -23,6 +23,15 @@ enum { WORST = 20, WORST_OTHER = 5 }; /* damages that are shown */
 #define EXPERTS ".block_sparse_moe.experts."
 #define LIMIT 0.5 /* a relative error above it is another matrix, not a coarse one */
 
+/* Errors this small (root mean square) are of rows that became zero because half of the least f16
+ * is more than their scale: a quarter of it is what an expert's row spreads by, the most integers
+ * of a trunk format are its largest values. No damage. */
+static const double faint[WASTE_COMPARE_KINDS] = {
+    [WASTE_COMPARE_GATE] = 0x1p-27,    [WASTE_COMPARE_UP] = 0x1p-27,
+    [WASTE_COMPARE_DOWN] = 0x1p-27,    [WASTE_COMPARE_Q8G] = 127 * 0x1p-25,
+    [WASTE_COMPARE_Q4G] = 7 * 0x1p-25, [WASTE_COMPARE_Q3G] = 3 * 0x1p-25,
+};
+
 const char *const waste_compare_kind_names[WASTE_COMPARE_KINDS] = {"gate", "up",  "down", "f32",
                                                                    "q8g",  "q4g", "q3g"};
 
@@ -423,6 +432,18 @@ static int load_books(struct work *w)
                   : 0;
 }
 
+/* Of what was compared: the error is more than the format's coarseness. */
+static bool is_damage(const struct work *w, const struct waste_compared *m)
+{
+    const struct waste_index_entry *e = &w->i->index->entry[m->entry];
+    double values = m->expert < 0 ? (double)e->rows * (double)e->cols
+                                  : (double)rows_of(w, m->kind) * cols_of(w, m->kind);
+    if (m->kind == WASTE_COMPARE_F32)
+        return m->error > 0;
+    return waste_compared_error(m->error, m->norm) > LIMIT &&
+           sqrt(m->error / values) > faint[m->kind];
+}
+
 /* In the order of the tasks, so that sums do not depend on threads. */
 static void collect(struct work *w)
 {
@@ -444,7 +465,7 @@ static void collect(struct work *w)
                                ? WASTE_TRUNK_FILE
                                : waste_model_layer(w->i->model, (uint32_t)m->layer)->bank.file;
         snprintf(text, sizeof(text), "relative error %.3g against the source", error);
-        bool exact = m->kind == WASTE_COMPARE_F32, off = error > (exact ? 0 : LIMIT);
+        bool exact = m->kind == WASTE_COMPARE_F32, off = is_damage(w, m);
         if (m->done && off)
             damage(w, m, file, error, text);
         exacts += m->done && exact;
@@ -492,6 +513,8 @@ static int compare_all(struct work *w)
     w->c->seconds = waste_progress_finish(&w->progress);
     if (rc < 0)
         return rc == -EIO ? -1 : waste_fetch_fail("cannot compare: %s", strerror(-rc));
+    if (waste_release_unchanged(&w->release))
+        return -1;
     collect(w);
     show_damages(w);
     return 0;

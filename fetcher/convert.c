@@ -10,6 +10,7 @@
 
 #include "fetcher/convert_int.h"
 #include "fetcher/fetch.h"
+#include "fetcher/hollow.h"
 #include "fetcher/io.h"
 #include "fetcher/jobs.h"
 #include "fetcher/outdir.h"
@@ -76,7 +77,7 @@ static int convert_unit(struct waste_conversion *v, uint32_t unit)
         return -1;
     if (unit > c->shape.dense_layers && waste_convert_experts(c, unit - 1))
         return -1;
-    if (waste_convert_trunk(c, (int)unit - 1))
+    if (waste_convert_trunk(c, (int)unit - 1) || waste_release_unchanged(&v->release))
         return -1;
     if (unit)
         v->ledger.done.layer[unit - 1] = 1;
@@ -139,13 +140,16 @@ static int convert_all(struct waste_conversion *v)
 
 static int prepare(struct waste_conversion *v, const struct waste_outdir *out)
 {
-    int rc = waste_outdir_begin(out, v->c.dir, waste_conversion_space(v));
+    struct waste_convert *c = &v->c;
+    struct waste_model *model = NULL;
+    int rc = waste_hollow_check(&c->plan, &c->shape, c->dir, c->path, v->release.path, &model);
     if (rc == 0)
-        rc = waste_convert_check(&v->c);
+        rc = waste_outdir_begin(out, c->dir, waste_conversion_space(v));
     if (rc == 0)
-        rc = waste_convert_texts(&v->c);
+        rc = waste_convert_texts(c, &model->config);
+    free(model);
     if (rc == 0)
-        rc = waste_convert_hollow(&v->c, v->c.dir);
+        rc = waste_hollow_make(&c->plan, &c->shape, c->dir);
     return rc ? rc : keep_headers(v);
 }
 
@@ -160,7 +164,7 @@ static int convert_into(struct waste_conversion *v)
         rc = v->c.dir < 0 ? -1 : 0;
     }
     if (rc == 0)
-        rc = waste_ledger_open(&v->ledger, v->c.dir, &v->c.plan, &v->c.shape);
+        rc = waste_ledger_open(&v->ledger, v->c.dir, v->c.path, &v->c.plan, &v->c.shape);
     if (rc == 0 && !waste_ledger_complete(&v->ledger)) {
         rc = prepare(v, &out);
         if (rc == 0)

@@ -11,6 +11,7 @@
 #include "fetcher/release.h"
 #include "fetcher/search.h"
 #include "fetcher/shape.h"
+#include "shm/model.h"
 
 /* What is spent on the experts' codes. */
 struct waste_effort {
@@ -59,13 +60,8 @@ int waste_convert_trunk(struct waste_convert *c, int layer);
 /* The experts of a layer: codebooks and bank, on the disk on return. */
 int waste_convert_experts(struct waste_convert *c, uint32_t layer);
 
-/* Asks the reader whether it would take the container; leaves nothing behind. */
-int waste_convert_check(const struct waste_convert *c);
-
-/* trunk.bin and codebooks.bin in `dir` in full size, holes where nothing was written yet. */
-int waste_convert_hollow(const struct waste_convert *c, int dir);
-
-/* tokenizer.model, specials.json, chat.json and, if the config has a vision tower, vision.json. */
-int waste_convert_texts(struct waste_convert *c);
+/* tokenizer.model, specials.json, chat.json and, if the config has a vision tower, vision.json. The
+ * engine's own loader must take the tokens; `config` is how the reader sees the release's. */
+int waste_convert_texts(struct waste_convert *c, const struct waste_config *config);
 
 #endif

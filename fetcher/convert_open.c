@@ -1,4 +1,5 @@
 /* What is to be converted: release, config, plan, the experts' tensors. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,11 @@ static int add_end_token(struct waste_conversion *v)
         return 0;
     int rc =
         v->release.ops->small(&v->release, "generation_config.json", CONFIG_LIMIT, &text, &bytes);
-    json_t *g = rc ? NULL : json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_error_t error;
+    json_t *g = rc ? NULL : json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (rc == 0 && !json_is_object(g))
+        rc = waste_fetch_fail("%s/generation_config.json: %s", v->release.path,
+                              g ? "is no object" : error.text);
     json_t *eos = json_object_get(g, "eos_token_id");
     if (eos)
         json_object_set(config, "eos_token_id", eos);
@@ -71,7 +76,8 @@ static int take_expert(struct waste_conversion *v, const struct waste_release_te
     char *rest;
     unsigned long e = strtoul(number, &rest, 10);
     int kind = rest > number && *rest == '.' ? kind_of(rest + 1) : -1;
-    if (kind < 0 || *number == '-' || e >= s->experts || (uint32_t)layer < s->dense_layers)
+    if (kind < 0 || !isdigit((unsigned char)*number) || e >= s->experts ||
+        (uint32_t)layer < s->dense_layers)
         return waste_fetch_fail("%s: %s is no w1, w2 or w3 of an expert under %u in a MoE layer",
                                 v->release.path, t->name, s->experts);
     uint32_t rows = waste_convert_rows(&v->c, (uint32_t)kind);
@@ -79,7 +85,12 @@ static int take_expert(struct waste_conversion *v, const struct waste_release_te
     if (t->axes != 2 || t->shape[0] != rows || t->shape[1] != cols)
         return waste_fetch_fail("%s: %s has not the shape [%u, %u] that the config gives",
                                 v->release.path, t->name, rows, cols);
-    v->c.expert[(((size_t)layer - s->dense_layers) * s->experts + e) * 3 + (size_t)kind] = t;
+    const struct waste_release_tensor **place =
+        &v->c.expert[(((size_t)layer - s->dense_layers) * s->experts + e) * 3 + (size_t)kind];
+    if (*place)
+        return waste_fetch_fail("%s: %s and %s are the same matrix", v->release.path,
+                                (*place)->name, t->name);
+    *place = t;
     return 0;
 }
 
@@ -151,10 +162,22 @@ static int open_release(struct waste_conversion *v, const char *cached)
     return waste_release_open_remote(&v->release, &remote, cached);
 }
 
+/* Deleting a link frees nothing, and deleting what it stands for is not ours to do. */
+static int check_links(const struct waste_conversion *v)
+{
+    const struct waste_release *r = &v->release;
+    for (uint32_t i = 0; i < r->shards && v->args->reclaim != WASTE_RECLAIM_OFF; i++)
+        if (r->shard[i].link)
+            return waste_fetch_fail("%s/%s is a symbolic link: --reclaim deletes shards that are "
+                                    "in the directory themselves",
+                                    r->path, r->shard[i].name);
+    return 0;
+}
+
 int waste_conversion_open(struct waste_conversion *v, const char *cached)
 {
     struct waste_shape *s = &v->c.shape;
-    if (open_release(v, cached) || load_shape(v))
+    if (open_release(v, cached) || check_links(v) || load_shape(v))
         return -1;
     if (waste_layers_parse(v->args->layer_range, s->layers, &v->first, &v->last))
         return -1;

@@ -49,14 +49,14 @@ int waste_conversion_show_plan(const struct waste_conversion *v)
     for (uint32_t i = 0; i < v->release.shards; i++)
         reads += v->release.shard[i].gone ? 0 : v->release.shard[i].bytes;
     if (v->args->json)
-        return waste_fetch_print_json(
-            json_pack("{s:s, s:s, s:i, s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:b, s:i}", "release",
-                      v->release.path, "container", v->c.path, "shards", (int)v->release.shards,
-                      "shard_bytes", (json_int_t)reads, "tensors", (int)p->tensor_count,
-                      "trunk_bytes", (json_int_t)p->trunk_bytes, "codebook_bytes",
-                      (json_int_t)p->codebook_bytes, "expert_bytes", (json_int_t)banks,
-                      "total_bytes", (json_int_t)p->total_bytes, "free_bytes", (json_int_t)room,
-                      "fits", room >= p->total_bytes, "skipped_tensors", (int)v->skipped));
+        return waste_fetch_print_json(json_pack(
+            "{s:o, s:o, s:i, s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:b, s:i}", "release",
+            waste_io_json(v->release.path), "container", waste_io_json(v->c.path), "shards",
+            (int)v->release.shards, "shard_bytes", (json_int_t)reads, "tensors",
+            (int)p->tensor_count, "trunk_bytes", (json_int_t)p->trunk_bytes, "codebook_bytes",
+            (json_int_t)p->codebook_bytes, "expert_bytes", (json_int_t)banks, "total_bytes",
+            (json_int_t)p->total_bytes, "free_bytes", (json_int_t)room, "fits",
+            room >= p->total_bytes, "skipped_tensors", (int)v->skipped));
     printf("%s: %u shards, %s\n", v->release.path, v->release.shards, SIZE(reads));
     printf("trunk.bin      %10s  %u tensors\n", SIZE(p->trunk_bytes), p->tensor_count);
     printf("codebooks.bin  %10s  %u books\n", SIZE(p->codebook_bytes), p->books);
@@ -110,8 +110,8 @@ static json_t *errors_json(const struct waste_conversion *v)
 void waste_conversion_already_there(const struct waste_conversion *v)
 {
     if (v->args->json)
-        waste_fetch_print_json(json_pack("{s:s, s:b, s:b}", "container", v->c.path, "whole", true,
-                                         "already_there", true));
+        waste_fetch_print_json(json_pack("{s:o, s:b, s:b}", "container", waste_io_json(v->c.path),
+                                         "whole", true, "already_there", true));
     else if (!v->args->quiet)
         printf("%s: already there\n", v->c.path);
 }
@@ -128,10 +128,10 @@ void waste_conversion_summary(const struct waste_conversion *v)
     }
     if (v->args->json) {
         waste_fetch_print_json(json_pack(
-            "{s:s, s:b, s:i, s:i, s:I, s:f, s:i, s:s, s:o}", "container", v->c.path, "whole", whole,
-            "layers_done", (int)done, "layers", (int)v->c.shape.layers, "read_bytes",
-            (json_int_t)v->read_bytes, "seconds", v->seconds, "skipped_tensors", (int)v->skipped,
-            "level", v->c.search.level, "weight_error", errors_json(v)));
+            "{s:o, s:b, s:i, s:i, s:I, s:f, s:i, s:s, s:o}", "container", waste_io_json(v->c.path),
+            "whole", whole, "layers_done", (int)done, "layers", (int)v->c.shape.layers,
+            "read_bytes", (json_int_t)v->read_bytes, "seconds", v->seconds, "skipped_tensors",
+            (int)v->skipped, "level", v->c.search.level, "weight_error", errors_json(v)));
         return;
     }
     if (v->args->quiet)

@@ -1,9 +1,11 @@
 /* The small files of a converted container. */
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/tokenizer.h"
 #include "fetcher/chat.h"
 #include "fetcher/convert.h"
 #include "fetcher/io.h"
@@ -56,7 +58,8 @@ static json_t *specials_of(const struct waste_convert *c, const json_t *added)
         char *end;
         unsigned long id = strtoul(key, &end, 10);
         const char *text = json_string_value(json_object_get(v, "content"));
-        if (ok && (!text || !*text || !*key || *end || *key == '-' || id >= c->shape.vocab)) {
+        if (ok &&
+            (!text || !*text || !isdigit((unsigned char)*key) || *end || id >= c->shape.vocab)) {
             waste_fetch_fail("%s/tokenizer_config.json: added token %s is no id under %u with its "
                              "content",
                              c->release->path, key, c->shape.vocab);
@@ -88,7 +91,11 @@ static int write_specials(const struct waste_convert *c)
     json_t *root = rc ? NULL : json_loads(text, JSON_REJECT_DUPLICATES, &error);
     if (rc == 0 && !root)
         rc = waste_fetch_fail("%s/tokenizer_config.json: %s", r->path, error.text);
-    json_t *specials = rc ? NULL : specials_of(c, json_object_get(root, "added_tokens_decoder"));
+    const json_t *added = json_object_get(root, "added_tokens_decoder");
+    if (rc == 0 && !json_is_object(added))
+        rc = waste_fetch_fail("%s/tokenizer_config.json: added_tokens_decoder is no object",
+                              r->path);
+    json_t *specials = rc ? NULL : specials_of(c, added);
     const char *chat = specials ? waste_chat_text(specials) : NULL;
     rc = specials ? write_json(c, "specials.json", specials) : -1;
     if (rc == 0 && chat)
@@ -99,7 +106,18 @@ static int write_specials(const struct waste_convert *c)
     return rc;
 }
 
-int waste_convert_texts(struct waste_convert *c)
+static int check_tokens(const struct waste_convert *c, const struct waste_config *config)
+{
+    struct waste_tokenizer *tokenizer = NULL;
+    struct waste_error err;
+    if (waste_tokenizer_open_model(c->path, config, &tokenizer, &err))
+        return waste_fetch_fail("%s has tokens that cannot be used: %s", c->release->path,
+                                err.text);
+    waste_tokenizer_destroy(tokenizer);
+    return 0;
+}
+
+int waste_convert_texts(struct waste_convert *c, const struct waste_config *config)
 {
     const json_t *outer = json_object_get(c->shape.config, "_outer");
     const json_t *vision = json_object_get(outer, "vision_config");
@@ -108,5 +126,5 @@ int waste_convert_texts(struct waste_convert *c)
         rc = write_specials(c);
     if (rc == 0 && json_is_object(vision))
         rc = write_json(c, "vision.json", vision);
-    return rc;
+    return rc ? rc : check_tokens(c, config);
 }

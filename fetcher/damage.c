@@ -114,10 +114,10 @@ json_t *waste_damages_json(struct waste_damages *d)
         qsort(d->damage, d->count, sizeof(d->damage[0]), by_place);
     for (uint32_t i = 0; i < d->count; i++) {
         const struct waste_damage *x = &d->damage[i];
-        json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o, s:s}", "file", x->file, "layer",
-                                              number_or_null(x->layer), "expert",
-                                              number_or_null(x->expert), "offset",
-                                              number_or_null(x->offset), "what", x->what));
+        json_array_append_new(
+            list, json_pack("{s:s, s:o, s:o, s:o, s:o}", "file", x->file, "layer",
+                            number_or_null(x->layer), "expert", number_or_null(x->expert), "offset",
+                            number_or_null(x->offset), "what", waste_io_json(x->what)));
     }
     return list;
 }

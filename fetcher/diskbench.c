@@ -185,12 +185,12 @@ static int print_json(const struct bench *b)
         json_array_append_new(depths, row);
     }
     json_t *object =
-        json_pack("{s:s, s:b, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I, s:b}", "dir", b->o.dir,
-                  "temporary_file", (int)b->temporary, "files", (int)b->files, "read_bytes",
-                  (int)b->o.size, "depths", depths, "bytes_read", (json_int_t)b->read_bytes,
-                  "device_bytes", (json_int_t)b->device_bytes, "pages", (json_int_t)b->pages,
-                  "pages_cached_before", (json_int_t)b->cached_before, "pages_cached_after",
-                  (json_int_t)b->cached_after, "bypassed", (int)bypassed(b));
+        json_pack("{s:o, s:b, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I, s:b}", "dir",
+                  waste_io_json(b->o.dir), "temporary_file", (int)b->temporary, "files",
+                  (int)b->files, "read_bytes", (int)b->o.size, "depths", depths, "bytes_read",
+                  (json_int_t)b->read_bytes, "device_bytes", (json_int_t)b->device_bytes, "pages",
+                  (json_int_t)b->pages, "pages_cached_before", (json_int_t)b->cached_before,
+                  "pages_cached_after", (json_int_t)b->cached_after, "bypassed", (int)bypassed(b));
     if (object && b->token_bytes)
         json_object_set_new(object, "token_bytes", json_integer((json_int_t)b->token_bytes));
     return waste_fetch_print_json(object);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/tokenizer.h"
 #include "fetcher/io.h"
 #include "fetcher/jobs.h"
 #include "fetcher/layers.h"
@@ -343,30 +344,8 @@ static int run(void *ctx, uint64_t number, uint8_t *buffer)
 
 /* ---- small files ---- */
 
-/* tokenizer.model: lines of a token in base64 and its rank. */
-static void check_ranks(struct waste_inspection *i, const char *text, size_t bytes)
-{
-    static const char digits[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
-    uint64_t lines = 0;
-    for (const char *s = text, *end = text + bytes; s < end; lines++) {
-        const char *next = memchr(s, '\n', (size_t)(end - s));
-        size_t token = strspn(s, digits);
-        size_t rank = s[token] == ' ' ? strspn(s + token + 1, "0123456789") : 0;
-        const char *after = s + token + 1 + rank;
-        if (!token || !rank || (after != (next ? next : end) && *after != '\r')) {
-            waste_damages_add(&i->damages, "tokenizer.model", -1, -1, s - text,
-                              "line %llu is no token and rank", (unsigned long long)lines + 1);
-            return;
-        }
-        s = next ? next + 1 : end;
-    }
-    if (lines == 0 || (i->model && lines > i->model->config.vocab))
-        waste_damages_add(&i->damages, "tokenizer.model", -1, -1, -1, "%llu tokens%s",
-                          (unsigned long long)lines, lines ? ", more than vocab_size" : "");
-}
-
-static void check_text(struct waste_inspection *i, const char *name, bool optional)
+/* True if it is there and JSON. */
+static bool check_text(struct waste_inspection *i, const char *name, bool optional)
 {
     struct waste_error err;
     json_error_t error;
@@ -374,23 +353,40 @@ static void check_text(struct waste_inspection *i, const char *name, bool option
     size_t bytes = 0;
     int rc = waste_container_read_file(i->dir, name, TEXT_LIMIT, &text, &bytes, &err);
     if (rc == -ENOENT && optional)
-        return;
+        return false;
     if (rc < 0) {
         waste_damages_add(&i->damages, name, -1, -1, -1, "%s",
                           rc == -ENOENT ? "is missing" : err.text);
-        return;
+        return false;
     }
-    if (strcmp(name, "tokenizer.model") == 0) {
-        check_ranks(i, text, bytes);
-    } else {
-        json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-        if (!value)
-            waste_damages_add(&i->damages, name, -1, -1, error.position, "is no JSON: %s",
-                              error.text);
-        json_decref(value);
-    }
+    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!value)
+        waste_damages_add(&i->damages, name, -1, -1, error.position, "is no JSON: %s", error.text);
+    json_decref(value);
     free(text);
     i->bytes += bytes;
+    return value != NULL;
+}
+
+/* The engine's own loader has the last word on the tokens. */
+static void check_tokens(struct waste_inspection *i)
+{
+    static const char *const names[] = {"specials.json", "tokenizer.model"};
+    bool specials = check_text(i, names[0], false);
+    struct waste_tokenizer *tokenizer = NULL;
+    struct waste_error err;
+    int rc = i->model ? waste_tokenizer_open_model(i->dir, &i->model->config, &tokenizer, &err)
+                      : waste_tokenizer_open(i->dir, 0, &tokenizer, &err);
+    waste_tokenizer_destroy(tokenizer);
+    const char *name =
+        rc < 0 && !strncmp(err.text, names[0], strlen(names[0])) ? names[0] : names[1];
+    const char *what = rc < 0 ? err.text : "";
+    if (!strncmp(what, name, strlen(name)))
+        what += strlen(name) + strspn(what + strlen(name), ": ");
+    if (rc == -ENOENT)
+        waste_damages_add(&i->damages, names[1], -1, -1, -1, "is missing");
+    else if (rc < 0 && (specials || name == names[1]))
+        waste_damages_add(&i->damages, name, -1, -1, -1, "%s", what);
 }
 
 /* Names that are no part of the container: other engines' files, sessions, leftovers. */
@@ -400,7 +396,7 @@ static void list_extra(struct work *w)
     for (struct dirent *e; d && (e = readdir(d));)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
             !waste_inspection_knows(w->i, e->d_name))
-            json_array_append_new(w->i->extra, json_stringn_nocheck(e->d_name, strlen(e->d_name)));
+            json_array_append_new(w->i->extra, waste_io_json(e->d_name));
     if (d)
         closedir(d);
 }
@@ -446,8 +442,7 @@ static int list_all(struct work *w)
             if (wanted(i, l))
                 list_bank(w, l);
     }
-    check_text(i, "tokenizer.model", false);
-    check_text(i, "specials.json", false);
+    check_tokens(i);
     check_text(i, "chat.json", true);
     check_text(i, "vision.json", true);
     if (i->model) /* without it nobody knows the banks' names */

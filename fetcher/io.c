@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,6 +68,11 @@ void waste_fetch_note(const char *format, ...)
     va_start(args, format);
     say(format, args);
     va_end(args);
+}
+
+bool waste_io_lock(int dir, bool shared)
+{
+    return flock(dir, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off)

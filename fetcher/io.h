@@ -3,6 +3,7 @@
 #define WASTE_FETCHER_IO_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,12 @@ void waste_fetch_note(const char *format, ...) __attribute__((format(printf, 1, 
 
 /* io_json.c: one object on stdout, and away with it. 0, or -1 with the reason printed. */
 int waste_fetch_print_json(json_t *object);
+/* io_json.c: any text as JSON. A path may hold bytes that are no UTF-8, they become U+FFFD. A new reference. */
+json_t *waste_io_json(const char *text);
+
+/* Locks an open directory until it is closed; false: another process has it, or, if not `shared`,
+ * shares it. File systems without locks (some network ones) let everybody in. */
+bool waste_io_lock(int dir, bool shared);
 
 /* The whole of it, at `off`; 0 or -errno. */
 int waste_io_pwrite(int fd, const void *data, size_t n, uint64_t off);

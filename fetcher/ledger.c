@@ -9,6 +9,7 @@
 
 #include "fetcher/io.h"
 #include "fetcher/record.h"
+#include "reader/container_int.h"
 
 static bool has_file(int dir, const char *name, uint64_t bytes)
 {
@@ -25,44 +26,72 @@ static bool has_layer(const struct waste_ledger *l, uint32_t layer)
 }
 
 /* The manifest, a new reference; NULL if there is none or it cannot be read, with *rc set. */
-static json_t *read_manifest(int dir, int *rc)
+static json_t *read_manifest(int dir, const char *path, int *rc)
 {
     json_error_t error;
-    int fd = openat(dir, "manifest.json", O_RDONLY | O_CLOEXEC);
+    char *text;
+    size_t bytes;
+    int e = waste_io_read_file(dir, WASTE_MANIFEST, WASTE_MANIFEST_LIMIT, &text, &bytes);
     *rc = 0;
-    if (fd < 0 && errno == ENOENT)
+    if (e == -ENOENT)
         return NULL;
-    json_t *root = fd < 0 ? NULL : json_loadfd(fd, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = e ? NULL : json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root)
-        *rc = waste_fetch_fail("cannot read manifest.json: %s",
-                               fd < 0 ? strerror(errno) : error.text);
-    if (fd >= 0)
-        close(fd);
+        *rc = waste_fetch_fail("cannot read %s/" WASTE_MANIFEST ": %s", path,
+                               e ? strerror(-e) : error.text);
+    if (!e)
+        free(text);
     return root;
 }
 
-int waste_ledger_open(struct waste_ledger *l, int dir, const struct waste_plan *plan,
-                      const struct waste_shape *shape)
+/* What a manifest says is done. */
+static void read_done(struct waste_ledger *l, const json_t *root)
+{
+    const json_t *partial = json_object_get(root, "partial"), *n;
+    size_t i;
+    l->done.outer = !partial || json_is_true(json_object_get(partial, "outer"));
+    memset(l->done.layer, !partial, l->shape->layers);
+    json_array_foreach(json_object_get(partial, "layers"), i, n)
+    {
+        json_int_t layer = json_integer_value(n);
+        if (layer >= 0 && layer < l->shape->layers)
+            l->done.layer[layer] = 1;
+    }
+}
+
+/* Whether a manifest is the one that is published when this much is done. */
+static bool is_ours(const struct waste_ledger *l, const json_t *root)
+{
+    char *text = waste_plan_manifest(l->plan, l->shape, &l->done);
+    json_t *ours = text ? json_loads(text, 0, NULL) : NULL;
+    bool same = ours && json_equal(ours, root);
+    json_decref(ours);
+    free(text);
+    return same;
+}
+
+int waste_ledger_open(struct waste_ledger *l, int dir, const char *path,
+                      const struct waste_plan *plan, const struct waste_shape *shape)
 {
     int rc;
     *l = (struct waste_ledger){.plan = plan, .shape = shape, .dir = dir};
     l->done.layer = calloc(shape->layers, 1);
     if (!l->done.layer)
         return waste_fetch_fail("out of memory");
-    json_t *root = read_manifest(dir, &rc), *partial = json_object_get(root, "partial");
-    bool whole = root && !partial;
+    json_t *root = read_manifest(dir, path, &rc);
+    if (!root)
+        return rc;
+    read_done(l, root);
+    if (!is_ours(l, root))
+        rc = waste_fetch_fail("%s/" WASTE_MANIFEST " is not what this conversion writes: nothing "
+                              "is overwritten",
+                              path);
+    json_decref(root);
     bool trunk = has_file(dir, "trunk.bin", plan->trunk_bytes) &&
                  has_file(dir, "codebooks.bin", plan->codebook_bytes);
-    json_t *layers = json_object_get(partial, "layers");
-    l->done.outer = trunk && (whole || json_is_true(json_object_get(partial, "outer")));
+    l->done.outer = l->done.outer && trunk;
     for (uint32_t i = 0; i < shape->layers; i++)
-        l->done.layer[i] = whole && trunk && has_layer(l, i);
-    for (size_t i = 0; i < json_array_size(layers); i++) {
-        json_int_t n = json_integer_value(json_array_get(layers, i));
-        if (n >= 0 && n < shape->layers)
-            l->done.layer[n] = trunk && has_layer(l, (uint32_t)n);
-    }
-    json_decref(root);
+        l->done.layer[i] = l->done.layer[i] && trunk && has_layer(l, i);
     return rc;
 }
 

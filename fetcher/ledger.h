@@ -15,10 +15,11 @@ struct waste_ledger {
     struct waste_plan_done done;
 };
 
-/* Reads what dir/manifest.json says; a layer whose bank is not there in full is not done. 0, or -1
- * with the reason printed. */
-int waste_ledger_open(struct waste_ledger *ledger, int dir, const struct waste_plan *plan,
-                      const struct waste_shape *shape);
+/* Reads what dir/manifest.json says; `path` is the directory's, for messages. A manifest that a
+ * conversion with this plan does not publish is refused; a layer whose bank is not there in full is
+ * not done. 0, or -1 with the reason printed. */
+int waste_ledger_open(struct waste_ledger *ledger, int dir, const char *path,
+                      const struct waste_plan *plan, const struct waste_shape *shape);
 void waste_ledger_close(struct waste_ledger *ledger);
 
 bool waste_ledger_complete(const struct waste_ledger *ledger);

@@ -280,7 +280,8 @@ static int check_out(const struct merge *m)
 int waste_fetch_merge(const struct waste_fetch_args *args)
 {
     struct merge m = {.path = args->line.positional[0], .move = args->move};
-    int rc = waste_parts_open(&m.parts, args->line.positional + 1, args->line.positional_count - 1);
+    int rc = waste_parts_open(&m.parts, args->line.positional + 1, args->line.positional_count - 1,
+                              m.move);
     if (rc == 0)
         rc = check_out(&m);
     if (rc == 0) {

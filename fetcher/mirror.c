@@ -4,11 +4,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "fetcher/io.h"
 #include "fetcher/listing.h"
 #include "fetcher/part.h"
 #include "fetcher/verdict.h"
@@ -35,11 +35,9 @@ static int open_directory(struct waste_mirror *m, struct waste_error *err)
         return 0;
     if (m->dir < 0)
         return path_error(err, errno, "open", path);
-    if (flock(m->dir, LOCK_EX | LOCK_NB) == 0)
+    if (waste_io_lock(m->dir, false))
         return 0;
-    if (errno == EWOULDBLOCK)
-        return waste_error_set(err, -EBUSY, "another waste-fetch is at work in %s", path);
-    return waste_error_set(err, -errno, "cannot lock %s: %s", path, strerror(errno));
+    return waste_error_set(err, -EBUSY, "another waste-fetch is at work in %s", path);
 }
 
 /* ---- the token and the engine ---- */

@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "fetcher/hollow.h"
 #include "fetcher/io.h"
 #include "options/units.h"
 
@@ -26,7 +27,7 @@ static bool holds(int dir, const char *name, const char *text)
     return same;
 }
 
-/* Nothing is in it, or what a run left that was killed while it wrote the recipe. */
+/* Nothing is in it, or what a run left that was killed before the recipe was there. */
 static bool is_empty(int dir, const char *recipe)
 {
     size_t n = strlen(recipe);
@@ -35,6 +36,7 @@ static bool is_empty(int dir, const char *recipe)
     bool empty = d != NULL;
     for (struct dirent *e; d && (e = readdir(d));)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
+            strcmp(e->d_name, WASTE_HOLLOW_PLACE) &&
             (strncmp(e->d_name, recipe, n) != 0 || strcmp(e->d_name + n, ".tmp") != 0))
             empty = false;
     if (d)
@@ -50,6 +52,10 @@ int waste_outdir_open(struct waste_outdir *out)
     int dir = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return waste_fetch_cannot("open", out->path, errno);
+    if (!waste_io_lock(dir, false)) {
+        close(dir);
+        return waste_fetch_fail("another waste-fetch is at work in %s", out->path);
+    }
     bool same = holds(dir, out->name, out->recipe);
     out->whole = same && !faccessat(dir, out->last, R_OK, 0);
     if (same || is_empty(dir, out->name))
@@ -97,9 +103,10 @@ void waste_outdir_abandon(const struct waste_outdir *out)
 int waste_outdir_report(const struct waste_outdir *out, const char *kind, bool json, bool quiet)
 {
     if (json)
-        return waste_fetch_print_json(
-            json_pack("{s:s, s:b, s:b, s:I, s:f}", kind, out->path, "whole", true, "already_there",
-                      (int)out->whole, "bytes", (json_int_t)out->bytes, "seconds", out->seconds));
+        return waste_fetch_print_json(json_pack("{s:o, s:b, s:b, s:I, s:f}", kind,
+                                                waste_io_json(out->path), "whole", true,
+                                                "already_there", (int)out->whole, "bytes",
+                                                (json_int_t)out->bytes, "seconds", out->seconds));
     if (quiet)
         return 0;
     double mib = (double)out->bytes / 0x1p20;

@@ -15,7 +15,8 @@ struct waste_outdir {
     double seconds;
 };
 
-/* Opens the directory, making it if need be. Any other content is refused. A descriptor, or -1 with
+/* Opens the directory, making it if need be, and locks it while the descriptor is open. Any other
+ * content is refused, and a directory that another process is at work in. A descriptor, or -1 with
  * the reason printed. */
 int waste_outdir_open(struct waste_outdir *out);
 

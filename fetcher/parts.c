@@ -99,8 +99,8 @@ static int read_units(struct waste_parts *p, struct waste_part *part)
     size_t i;
     if (!number(config, "num_hidden_layers", WASTE_MAX_LAYERS, &layers) || layers == 0)
         return bad(part, "config.num_hidden_layers is no number of layers");
-    if (json_object_get(config, "first_k_dense_replace") &&
-        !number(config, "first_k_dense_replace", layers, &dense))
+    const json_t *first = json_object_get(config, "first_k_dense_replace");
+    if (first && !json_is_null(first) && !number(config, "first_k_dense_replace", layers, &dense))
         return bad(part, "config.first_k_dense_replace is no number of layers");
     p->layers = (uint32_t)layers;
     p->dense_layers = (uint32_t)dense;
@@ -169,6 +169,19 @@ static int open_part(struct waste_parts *p, struct waste_part *part, const char 
 }
 
 /* ---- parts among each other ---- */
+
+/* No part twice, and none that another process is at work in. */
+static int check_alone(const struct waste_parts *p, const struct waste_part *part, bool move)
+{
+    struct stat a, b;
+    for (const struct waste_part *q = p->part; q < part; q++)
+        if (!fstat(q->dir, &a) && !fstat(part->dir, &b) && a.st_dev == b.st_dev &&
+            a.st_ino == b.st_ino)
+            return waste_fetch_fail("%s and %s are one part", q->path, part->path);
+    return waste_io_lock(part->dir, !move)
+               ? 0
+               : waste_fetch_fail("another waste-fetch is at work in %s", part->path);
+}
 
 static int differ(const struct waste_parts *p, const struct waste_part *part, const char *what)
 {
@@ -279,7 +292,7 @@ static int assign_units(struct waste_parts *p)
 {
     char missing[256] = "";
     size_t n = 0;
-    p->first = calloc(p->layers + 1, 1);
+    p->first = calloc(p->layers + 1, sizeof(*p->first));
     if (!p->first)
         return waste_fetch_fail("out of memory");
     for (uint32_t u = 0; u <= p->layers; u++) {
@@ -291,7 +304,7 @@ static int assign_units(struct waste_parts *p)
                 return -1;
             found = found == UINT32_MAX ? i : found;
         }
-        p->first[u] = (uint8_t)(found == UINT32_MAX ? 0 : found);
+        p->first[u] = (uint16_t)(found == UINT32_MAX ? 0 : found);
         if (found == UINT32_MAX && n + 24 < sizeof(missing))
             n +=
                 (size_t)(u ? snprintf(missing + n, sizeof(missing) - n, "%slayer %u", n ? ", " : "",
@@ -301,7 +314,7 @@ static int assign_units(struct waste_parts *p)
     return n ? waste_fetch_fail("parts are missing: no part has %s", missing) : 0;
 }
 
-int waste_parts_open(struct waste_parts *p, const char *const *paths, uint32_t count)
+int waste_parts_open(struct waste_parts *p, const char *const *paths, uint32_t count, bool move)
 {
     size_t bytes;
     *p = (struct waste_parts){.part = calloc(count + 1, sizeof(*p->part)), .out = -1};
@@ -310,9 +323,9 @@ int waste_parts_open(struct waste_parts *p, const char *const *paths, uint32_t c
     for (uint32_t i = 0; i < count; i++) {
         struct waste_part *part = &p->part[p->count++];
         part->dir = -1;
-        if (open_part(p, part, paths[i]) || compare_manifests(p, part) ||
-            compare_text(p, part, "convert.json") || compare_sizes(p, part) ||
-            check_trunk(p, part) || check_banks(p, part))
+        if (open_part(p, part, paths[i]) || check_alone(p, part, move) ||
+            compare_manifests(p, part) || compare_text(p, part, "convert.json") ||
+            compare_sizes(p, part) || check_trunk(p, part) || check_banks(p, part))
             return -1;
         for (int t = 0; waste_parts_texts[t]; t++)
             if (compare_text(p, part, waste_parts_texts[t]))

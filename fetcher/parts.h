@@ -10,8 +10,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WASTE_PARTS = 255 };
-
 struct waste_part {
     const char *path;
     int dir;
@@ -22,17 +20,18 @@ struct waste_part {
 struct waste_parts {
     struct waste_part *part;
     uint32_t count, layers, dense_layers;
-    int out;        /* the directory to merge into; a bank may be there already */
-    char *recipe;   /* convert.json, the same in all */
-    uint8_t *first; /* [layers + 1] the part each unit is taken from */
+    int out;         /* the directory to merge into; a bank may be there already */
+    char *recipe;    /* convert.json, the same in all */
+    uint16_t *first; /* [layers + 1] the part each unit is taken from */
     uint64_t trunk_bytes, book_bytes, layer_book_bytes; /* files; 3 x stages books */
 };
 
 /*
  * Opens and checks: the same recipe, manifests, small files and sizes, each layer somewhere, what
- * is in several parts the same, byte for byte. 0, or -1 with the reason printed; close in any case.
+ * is in several parts the same, byte for byte. The parts stay locked; to `move` files out of them,
+ * against all others. 0, or -1 with the reason printed; close in any case.
  */
-int waste_parts_open(struct waste_parts *p, const char *const *paths, uint32_t count);
+int waste_parts_open(struct waste_parts *p, const char *const *paths, uint32_t count, bool move);
 void waste_parts_close(struct waste_parts *p);
 
 /* After waste_parts_open, with `out` open: banks are there, none differs. */

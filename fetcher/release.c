@@ -331,6 +331,14 @@ void waste_release_hint(struct waste_release *r, uint32_t shard)
         r->ops->hint(r, shard);
 }
 
+int waste_release_unchanged(const struct waste_release *r)
+{
+    for (uint32_t i = 0; i < r->shards && r->ops->unchanged; i++)
+        if (r->shard[i].fd >= 0 && r->ops->unchanged(r, i))
+            return -1;
+    return 0;
+}
+
 char *waste_release_headers(struct waste_release *r)
 {
     return r->ops->headers(r);

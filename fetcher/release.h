@@ -45,6 +45,9 @@ struct waste_release_shard {
     uint64_t bytes;
     char sum[WASTE_SHA256_TEXT]; /* of its first waste_release_probe() bytes */
     int fd;                      /* -1: not wanted now */
+    uint64_t inode;              /* of a file that is read in place, as it was listed; */
+    int64_t modified;            /* when it was last written to, in ns */
+    bool link;                   /* it is a symbolic link */
     bool here;                   /* wanting it takes no time */
     bool gone;                   /* deleted, its header was kept */
     bool over;                   /* the caller's: nothing more is to be read from it */
@@ -56,6 +59,9 @@ struct waste_release_ops {
     int (*want)(struct waste_release *r, uint32_t shard);
     /* The shard will be wanted soon. May be NULL. */
     void (*hint)(struct waste_release *r, uint32_t shard);
+    /* Whether what was read from a wanted shard since it was listed is of one file that nobody
+     * wrote to. 0 or -1. NULL: nobody can. */
+    int (*unchanged)(const struct waste_release *r, uint32_t shard);
     /* All that was to be read from it is safely published. 0 or -1. May be NULL. */
     int (*done)(struct waste_release *r, uint32_t shard);
     /* A whole small file, NUL behind it. 0, -ENOENT without a word, or -1. */
@@ -126,6 +132,8 @@ uint32_t waste_release_cols(const struct waste_release_tensor *t);
 
 int waste_release_want(struct waste_release *r, uint32_t shard);
 void waste_release_hint(struct waste_release *r, uint32_t shard);
+/* To be asked before what was read from the shards that are open is relied on. */
+int waste_release_unchanged(const struct waste_release *r);
 int waste_release_done(struct waste_release *r, uint32_t shard);
 
 /*

@@ -14,47 +14,75 @@
 enum { INDEX_LIMIT = 1 << 30 };
 static const char single[] = "model.safetensors";
 
-static int open_shard(const struct waste_release *r, const char *name, uint64_t *bytes)
+static int64_t modified(const struct stat *st)
 {
-    struct stat st;
+    return st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec;
+}
+
+/* A descriptor, or -errno. */
+static int open_shard(const struct waste_release *r, const char *name, struct stat *st)
+{
     char path[4096];
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", r->path, name) >= sizeof(path))
         return -ENAMETOOLONG;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return -errno;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+    if (fstat(fd, st) || !S_ISREG(st->st_mode)) {
         close(fd);
         return -EINVAL;
     }
-    *bytes = (uint64_t)st.st_size;
     return fd;
+}
+
+static int cannot_open(const struct waste_release *r, const char *name, int error)
+{
+    return waste_fetch_fail("cannot open %s/%s: %s", r->path, name,
+                            error == -EINVAL ? "is no regular file" : strerror(-error));
+}
+
+static bool is_same(const struct waste_release_shard *s, const struct stat *st)
+{
+    return (uint64_t)st->st_size == s->bytes && st->st_ino == s->inode &&
+           modified(st) == s->modified;
 }
 
 static int want(struct waste_release *r, uint32_t shard)
 {
-    uint64_t bytes = 0;
+    struct stat st;
     const struct waste_release_shard *s = &r->shard[shard];
-    int fd = open_shard(r, s->name, &bytes);
+    int fd = open_shard(r, s->name, &st);
     if (fd < 0 && s->gone)
         return waste_fetch_fail("%s/%s was deleted (--reclaim) by a conversion that has used it up",
                                 r->path, s->name);
     if (fd < 0)
-        return waste_fetch_fail("cannot open %s/%s: %s", r->path, s->name, strerror(-fd));
-    if (bytes == s->bytes)
+        return cannot_open(r, s->name, fd);
+    if (is_same(s, &st))
         return fd;
     close(fd);
-    return waste_fetch_fail("%s/%s: size is now %llu, it was %llu", r->path, s->name,
-                            (unsigned long long)bytes, (unsigned long long)s->bytes);
+    return waste_fetch_fail("%s/%s was changed while it was at work with", r->path, s->name);
+}
+
+static int unchanged(const struct waste_release *r, uint32_t shard)
+{
+    struct stat st;
+    const struct waste_release_shard *s = &r->shard[shard];
+    if (!fstat(s->fd, &st) && is_same(s, &st))
+        return 0;
+    return waste_fetch_fail("%s/%s was changed while it was read", r->path, s->name);
 }
 
 static int done(struct waste_release *r, uint32_t shard)
 {
     struct waste_release_shard *s = &r->shard[shard];
     char path[4096];
+    struct stat st;
     snprintf(path, sizeof(path), "%s/%s", r->path, s->name);
     if (!r->reclaim || s->gone)
         return 0;
+    if (!stat(path, &st) && !is_same(s, &st))
+        return waste_fetch_fail("%s is another file than the one that was read: it is not deleted",
+                                path);
     if (unlink(path) && errno != ENOENT)
         return waste_fetch_fail("cannot delete %s: %s", path, strerror(errno));
     s->gone = true;
@@ -104,20 +132,28 @@ static int read_first(const struct waste_release *r, const char *name, int fd, u
 /* 0, -1, or -ENOENT without a word. */
 static int add_shard(struct waste_release *r, const char *name, const json_t *cached)
 {
-    uint64_t bytes = 0;
+    struct stat st, self;
     char *first = NULL;
     size_t json_bytes = 0;
-    int fd = open_shard(r, name, &bytes);
+    int fd = open_shard(r, name, &st);
     if (fd == -ENOENT)
         return waste_release_add_kept(r, name, cached);
     if (fd < 0)
-        return waste_fetch_fail("cannot open %s/%s: %s", r->path, name, strerror(-fd));
+        return cannot_open(r, name, fd);
+    uint64_t bytes = (uint64_t)st.st_size;
     int rc = read_first(r, name, fd, bytes, &first, &json_bytes);
     close(fd);
     if (rc == 0)
         rc = waste_release_add_shard(r, name, bytes, first, json_bytes);
-    if (rc == 0)
-        r->shard[r->shards - 1].here = true;
+    if (rc == 0) {
+        struct waste_release_shard *s = &r->shard[r->shards - 1];
+        char path[4096];
+        snprintf(path, sizeof(path), "%s/%s", r->path, name);
+        s->here = true;
+        s->inode = st.st_ino;
+        s->modified = modified(&st);
+        s->link = !lstat(path, &self) && S_ISLNK(self.st_mode);
+    }
     free(first);
     return rc;
 }
@@ -151,10 +187,10 @@ static char *headers(struct waste_release *r)
     json_t *all = json_object();
     char *text = NULL, *first;
     for (uint32_t i = 0; i < r->shards; i++) {
-        uint64_t bytes = 0;
+        struct stat st;
         size_t n;
-        int fd = open_shard(r, r->shard[i].name, &bytes);
-        if (fd < 0 || read_first(r, r->shard[i].name, fd, bytes, &first, &n)) {
+        int fd = open_shard(r, r->shard[i].name, &st);
+        if (fd < 0 || read_first(r, r->shard[i].name, fd, (uint64_t)st.st_size, &first, &n)) {
             if (fd >= 0)
                 close(fd);
             goto out;
@@ -172,7 +208,7 @@ out:
 }
 
 static const struct waste_release_ops local = {
-    .want = want, .done = done, .small = small, .headers = headers};
+    .want = want, .unchanged = unchanged, .done = done, .small = small, .headers = headers};
 
 int waste_release_open_local(struct waste_release *r, const char *path, const char *cached)
 {

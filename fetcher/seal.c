@@ -234,10 +234,11 @@ static int seal(const struct waste_fetch_args *args, const struct waste_inspecti
 /* As verify has it; "sealed": integrity.json is there and right. */
 static int print_json(struct waste_inspection *i, bool sealed, bool changed)
 {
-    return waste_fetch_print_json(json_pack(
-        "{s:s, s:b, s:b, s:b, s:I, s:I, s:f, s:o}", "model", i->dir, "whole", i->damages.count == 0,
-        "sealed", (int)sealed, "changed", (int)changed, "records", (json_int_t)i->records, "bytes",
-        (json_int_t)i->bytes, "seconds", i->seconds, "damages", waste_damages_json(&i->damages)));
+    return waste_fetch_print_json(
+        json_pack("{s:o, s:b, s:b, s:b, s:I, s:I, s:f, s:o}", "model", waste_io_json(i->dir),
+                  "whole", i->damages.count == 0, "sealed", (int)sealed, "changed", (int)changed,
+                  "records", (json_int_t)i->records, "bytes", (json_int_t)i->bytes, "seconds",
+                  i->seconds, "damages", waste_damages_json(&i->damages)));
 }
 
 int waste_fetch_seal(const struct waste_fetch_args *args)

@@ -137,8 +137,8 @@ static json_t *file_config(const char *path)
 
 /* A whole number of the config in [low, high]; absent or null counts as `missing` unless that is
  * UINT32_MAX. */
-static int number(uint32_t *out, const json_t *object, const char *key, uint32_t missing,
-                  uint32_t low, uint32_t high)
+static int number(const struct waste_shape *s, uint32_t *out, const json_t *object, const char *key,
+                  uint32_t missing, uint32_t low, uint32_t high)
 {
     const json_t *v = json_object_get(object, key);
     if ((!v || json_is_null(v)) && missing != UINT32_MAX) {
@@ -146,18 +146,19 @@ static int number(uint32_t *out, const json_t *object, const char *key, uint32_t
         return 0;
     }
     if (!json_is_integer(v))
-        return waste_fetch_fail("config: %s is not a whole number", key);
+        return waste_fetch_fail("%s: %s is %s", s->where, key, v ? "no whole number" : "missing");
     json_int_t n = json_integer_value(v);
     if (n < low || n > high)
-        return waste_fetch_fail("config: %s is %lld, allowed are %u to %u", key, (long long)n, low,
-                                high);
+        return waste_fetch_fail("%s: %s is %lld, allowed are %u to %u", s->where, key, (long long)n,
+                                low, high);
     *out = (uint32_t)n;
     return 0;
 }
 
-static int width(uint32_t *out, const json_t *object, const char *key, uint32_t missing)
+static int width(const struct waste_shape *s, uint32_t *out, const json_t *object, const char *key,
+                 uint32_t missing)
 {
-    if (number(out, object, key, missing, missing ? 1 : 0, WASTE_MAX_HIDDEN))
+    if (number(s, out, object, key, missing, missing ? 1 : 0, WASTE_MAX_HIDDEN))
         return -1;
     return 0;
 }
@@ -193,23 +194,22 @@ static int layer_kinds(struct waste_shape *s, json_t *lin)
 static int moe(struct waste_shape *s, const json_t *c)
 {
     uint32_t latent = 0;
-    if (width(&s->dense_inner, c, "intermediate_size", UINT32_MAX) ||
-        width(&s->expert_inner, c, "moe_intermediate_size", UINT32_MAX) ||
-        number(&s->experts, c, "num_experts", UINT32_MAX, 1, WASTE_MAX_EXPERTS) ||
-        number(&s->top_k, c, "num_experts_per_token", UINT32_MAX, 1, WASTE_MAX_TOP_K) ||
-        number(&s->shared_experts, c, "num_shared_experts", 0, 0, 64) ||
-        width(&latent, c, "routed_expert_hidden_size", 0))
+    if (width(s, &s->dense_inner, c, "intermediate_size", UINT32_MAX) ||
+        width(s, &s->expert_inner, c, "moe_intermediate_size", UINT32_MAX) ||
+        number(s, &s->experts, c, "num_experts", UINT32_MAX, 1, WASTE_MAX_EXPERTS) ||
+        number(s, &s->top_k, c, "num_experts_per_token", UINT32_MAX, 1, WASTE_MAX_TOP_K) ||
+        number(s, &s->shared_experts, c, "num_shared_experts", 0, 0, 64) ||
+        width(s, &latent, c, "routed_expert_hidden_size", 0))
         return -1;
     s->latent = latent != 0;
     s->latent_norm = latent && json_is_true(json_object_get(c, "latent_moe_use_norm"));
     s->expert_width = latent ? latent : s->hidden;
     if (s->top_k > s->experts)
-        return waste_fetch_fail("config: num_experts_per_token is %u of %u experts", s->top_k,
+        return waste_fetch_fail("%s: num_experts_per_token is %u of %u experts", s->where, s->top_k,
                                 s->experts);
     if (s->expert_width % 8 || s->expert_inner % 8)
-        return waste_fetch_fail("config: an expert's sides are %u and %u, both must be multiples "
-                                "of 8",
-                                s->expert_width, s->expert_inner);
+        return waste_fetch_fail("%s: an expert's sides are %u and %u, both must be multiples of 8",
+                                s->where, s->expert_width, s->expert_inner);
     return 0;
 }
 
@@ -217,17 +217,17 @@ static int attention(struct waste_shape *s, const json_t *c)
 {
     json_t *lin = json_object_get(c, "linear_attn_config");
     if (!json_is_object(lin))
-        return waste_fetch_fail("config: linear_attn_config is not an object");
-    if (width(&s->kda_heads, lin, "num_heads", UINT32_MAX) ||
-        width(&s->kda_dim, lin, "head_dim", UINT32_MAX) ||
-        number(&s->conv_width, lin, "short_conv_kernel_size", 4, 2, 16) ||
-        width(&s->mla_heads, c, "num_attention_heads", UINT32_MAX) ||
-        width(&s->q_lora, c, "q_lora_rank", 0) ||
-        width(&s->kv_lora, c, "kv_lora_rank", UINT32_MAX) ||
-        width(&s->nope_dim, c, "qk_nope_head_dim", UINT32_MAX) ||
-        width(&s->rope_dim, c, "qk_rope_head_dim", UINT32_MAX) ||
-        width(&s->v_dim, c, "v_head_dim", UINT32_MAX) ||
-        number(&s->res_block, c, "attn_res_block_size", 0, 0, WASTE_MAX_LAYERS))
+        return waste_fetch_fail("%s: linear_attn_config is no object", s->where);
+    if (width(s, &s->kda_heads, lin, "num_heads", UINT32_MAX) ||
+        width(s, &s->kda_dim, lin, "head_dim", UINT32_MAX) ||
+        number(s, &s->conv_width, lin, "short_conv_kernel_size", 4, 2, 16) ||
+        width(s, &s->mla_heads, c, "num_attention_heads", UINT32_MAX) ||
+        width(s, &s->q_lora, c, "q_lora_rank", 0) ||
+        width(s, &s->kv_lora, c, "kv_lora_rank", UINT32_MAX) ||
+        width(s, &s->nope_dim, c, "qk_nope_head_dim", UINT32_MAX) ||
+        width(s, &s->rope_dim, c, "qk_rope_head_dim", UINT32_MAX) ||
+        width(s, &s->v_dim, c, "v_head_dim", UINT32_MAX) ||
+        number(s, &s->res_block, c, "attn_res_block_size", 0, 0, WASTE_MAX_LAYERS))
         return -1;
     s->full_gate = json_is_true(json_object_get(lin, "use_full_rank_gate"));
     s->out_gate = json_is_true(json_object_get(c, "mla_use_output_gate"));
@@ -237,7 +237,7 @@ static int attention(struct waste_shape *s, const json_t *c)
 static int read_config(struct waste_shape *s, uint32_t layers)
 {
     json_t *c = s->config;
-    if (number(&s->layers, c, "num_hidden_layers", UINT32_MAX, 1, WASTE_MAX_LAYERS))
+    if (number(s, &s->layers, c, "num_hidden_layers", UINT32_MAX, 1, WASTE_MAX_LAYERS))
         return -1;
     if (layers > s->layers)
         return waste_fetch_fail("--layers %u: the shape has %u", layers, s->layers);
@@ -245,13 +245,13 @@ static int read_config(struct waste_shape *s, uint32_t layers)
         s->layers = layers;
         json_object_set_new(c, "num_hidden_layers", json_integer(layers));
     }
-    if (number(&s->dense_layers, c, "first_k_dense_replace", 0, 0, WASTE_MAX_LAYERS) ||
-        width(&s->hidden, c, "hidden_size", UINT32_MAX) ||
-        number(&s->vocab, c, "vocab_size", UINT32_MAX, 320, WASTE_MAX_VOCAB) || moe(s, c) ||
+    if (number(s, &s->dense_layers, c, "first_k_dense_replace", 0, 0, WASTE_MAX_LAYERS) ||
+        width(s, &s->hidden, c, "hidden_size", UINT32_MAX) ||
+        number(s, &s->vocab, c, "vocab_size", UINT32_MAX, 320, WASTE_MAX_VOCAB) || moe(s, c) ||
         attention(s, c))
         return -1;
     if (s->dense_layers >= s->layers)
-        return waste_fetch_fail("first_k_dense_replace %u leaves no MoE layer of %u",
+        return waste_fetch_fail("%s: first_k_dense_replace %u leaves no MoE layer of %u", s->where,
                                 s->dense_layers, s->layers);
     s->k3 = s->latent || s->res_block;
     s->arch = s->k3 ? "kimi-k3" : "kimi-linear";
@@ -273,6 +273,7 @@ int waste_shape_load(struct waste_shape *shape, const char *name, uint32_t layer
     shape->expert_fmt = n && n->expert_fmt ? n->expert_fmt : WASTE_FMT_VQ3R;
     shape->trunk_bits = n && n->trunk_bits ? n->trunk_bits : 4;
     shape->subnormal = n && n->subnormal;
+    shape->where = name;
     return read_config(shape, layers);
 }
 
@@ -292,15 +293,19 @@ int waste_shape_load_release(struct waste_shape *shape, const char *path, const 
 {
     json_error_t e;
     json_t *outer = json_loads(text, JSON_REJECT_DUPLICATES, &e);
+    char where[4096];
     memset(shape, 0, sizeof(*shape));
+    snprintf(where, sizeof(where), "%s/config.json", path);
     if (!json_is_object(outer)) {
         json_decref(outer);
-        return waste_fetch_fail("%s/config.json: %s", path, outer ? "is no object" : e.text);
+        return waste_fetch_fail("%s: %s", where, outer ? "is no object" : e.text);
     }
     json_t *config = manifest_config(outer);
     json_decref(outer);
     shape->config = json_deep_copy(config); /* read_config evens it out */
+    shape->where = where;
     int rc = read_config(shape, 0);
+    shape->where = NULL;
     json_decref(shape->config);
     shape->config = config;
     return rc;

@@ -37,6 +37,7 @@ struct waste_shape {
     uint32_t expert_fmt; /* enum waste_fmt */
     uint32_t trunk_bits;
     bool subnormal;
+    const char *where; /* while it is loaded: the config, for messages */
 };
 
 /*

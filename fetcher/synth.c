@@ -7,6 +7,7 @@
 
 #include "fetcher/checkpoint.h"
 #include "fetcher/fetch.h"
+#include "fetcher/hollow.h"
 #include "fetcher/io.h"
 #include "fetcher/outdir.h"
 #include "fetcher/plan.h"
@@ -69,6 +70,16 @@ static int write_manifest(int dir, const struct waste_plan *p, const struct wast
     return e;
 }
 
+/* Before anything is written: the reader must be able to take what comes of the shape. */
+static int check_shape(const struct options *o, const struct waste_shape *s,
+                       const struct waste_plan *plan, int dir)
+{
+    struct waste_model *model = NULL;
+    int rc = waste_hollow_check(plan, s, dir, o->out, o->shape, &model);
+    free(model);
+    return rc;
+}
+
 /* What the reader would refuse must not be called done. */
 static int check(const char *path)
 {
@@ -122,7 +133,9 @@ static int write_all(const struct options *o, const struct waste_shape *s, struc
     struct waste_plan plan;
     if (waste_plan_init(&plan, s))
         return -1;
-    int e = o->checkpoint ? write_checkpoint(o, s, &plan, out, dir)
+    int e = check_shape(o, s, &plan, dir);
+    if (!e)
+        e = o->checkpoint ? write_checkpoint(o, s, &plan, out, dir)
                           : waste_outdir_begin(out, dir, plan.total_bytes);
     if (!e && !o->checkpoint)
         e = write_container(o, s, &plan, out, dir);

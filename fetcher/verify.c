@@ -35,8 +35,8 @@ static void print_text(const struct waste_inspection *i)
 static void print_json(struct waste_inspection *i, const struct waste_comparison *compared)
 {
     json_t *j =
-        json_pack("{s:s, s:b, s:b, s:I, s:I, s:f, s:o, s:O}", "model", i->dir, "whole",
-                  i->damages.count == 0, "sealed", i->integrity != NULL, "records",
+        json_pack("{s:o, s:b, s:b, s:I, s:I, s:f, s:o, s:O}", "model", waste_io_json(i->dir),
+                  "whole", i->damages.count == 0, "sealed", i->integrity != NULL, "records",
                   (json_int_t)i->records, "bytes", (json_int_t)i->bytes, "seconds", i->seconds,
                   "damages", waste_damages_json(&i->damages), "extra", i->extra);
     if (compared)

@@ -1,8 +1,10 @@
 """Releases and containers read a second time, by the format's description alone: what the converter's tests compare with."""
 import array
+import base64
 import hashlib
 import json
 import os
+import shutil
 import struct
 
 import waste
@@ -58,8 +60,10 @@ def release(path):
     return out
 
 
-def write_release(path, tensors, config, shards=2, specials=None):
-    """The other way round: {name: (dtype, shape, bytes)} in so many shards, with the small files of a release."""
+def write_release(path, tensors, config, shards=2):
+    """The other way round: {name: (dtype, shape, bytes)} in so many shards, with the small files of a release.
+
+    Tokens: the bytes, pairs of bytes, and 16 specials at the end."""
     os.makedirs(path)
     names = list(tensors)
     step = -(-len(names) // shards)
@@ -74,13 +78,16 @@ def write_release(path, tensors, config, shards=2, specials=None):
             weight_map[n] = name
         total += len(data)
         write_shard(os.path.join(path, name), head, data)
+    ranks = config.get("text_config", config)["vocab_size"] - 16
+    added = {str(ranks + i): {"content": "<|special_%d|>" % i} for i in range(16)}
     for name, content in (("model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map}),
-                          ("config.json", config),
-                          ("tokenizer_config.json", {"added_tokens_decoder": {str(i): {"content": s} for i, s in (specials or {}).items()}})):
+                          ("config.json", config), ("tokenizer_config.json", {"added_tokens_decoder": added})):
         with open(os.path.join(path, name), "w") as f:
             json.dump(content, f)
     with open(os.path.join(path, "tiktoken.model"), "wb") as f:
-        f.write(b"YQ== 0\nYg== 1\n")
+        for r in range(ranks):
+            token = bytes([r]) if r < 256 else bytes([r >> 8, r & 255])
+            f.write(base64.b64encode(token) + b" %d\n" % r)
 
 
 def values(dtype, data):
@@ -183,3 +190,29 @@ class Container:
             out.append(matrix)
             at += 2 * rows
         return out
+
+
+SMALL = {"tiny-k3": {"num_experts": 10}, "tiny-linear": {"num_experts": 6, "num_hidden_layers": 4, "moe_intermediate_size": 64},
+         "tiny-odd-k3": {}, "tiny-odd": {"num_hidden_layers": 4}}
+
+
+class Test(waste.Test):
+    """Small releases, and converting them."""
+
+    def convert(self, *args, **kw):
+        return waste.waste_run("convert", *args, program=waste.FETCH, **kw)
+
+    def out(self, name):
+        path = os.path.join(waste.scratch(), name)
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def made(self, shape, *options):
+        """A release of a small shape's parts with fewer and smaller experts, made on first use."""
+        path = os.path.join(waste.scratch(), "-".join(("release", shape) + options))
+        if not os.path.exists(path):
+            config = dict(load_json(waste.synth(shape), "synth.json")["config"], **SMALL[shape])
+            with open(path + ".json", "w") as f:
+                json.dump(config, f)
+            self.ok(waste.waste_run("synth", "-q", "--checkpoint", "--shape", path + ".json", *options, path, program=waste.FETCH))
+        return path

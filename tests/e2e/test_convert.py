@@ -11,38 +11,19 @@ import sys
 import time
 
 import waste
-from release import Container, digests, load_json, quantised, read_shard, release, weight, write_release, write_shard
+from release import (Container, Test, digests, load_json, quantised, read_shard, release, weight, write_release,
+                     write_shard)
 
 # Relative weight error that must not be reached, in %: the public converter's for three and two bits; a scalar
 # quantiser's for four stages of 64 entries.
 BAR = {"vq3r": 19.5, "vq2r": 33, "vq4p": 24}
-SMALL = {"tiny-k3": {"num_experts": 10}, "tiny-linear": {"num_experts": 6, "num_hidden_layers": 4, "moe_intermediate_size": 64},
-         "tiny-odd-k3": {}, "tiny-odd": {"num_hidden_layers": 4}}
 
 
 def distance(got, want):
     return 100 * math.sqrt(sum((a - b) ** 2 for a, b in zip(got, want)) / sum(b * b for b in want))
 
 
-class Convert(waste.Test):
-    def convert(self, *args, **kw):
-        return waste.waste_run("convert", *args, program=waste.FETCH, **kw)
-
-    def out(self, name):
-        path = os.path.join(waste.scratch(), name)
-        shutil.rmtree(path, ignore_errors=True)
-        return path
-
-    def made(self, shape, *options):
-        """A release of a small shape's parts with fewer and smaller experts, made on first use."""
-        path = os.path.join(waste.scratch(), "-".join(("release", shape) + options))
-        if not os.path.exists(path):
-            config = dict(load_json(waste.synth(shape), "synth.json")["config"], **SMALL[shape])
-            with open(path + ".json", "w") as f:
-                json.dump(config, f)
-            self.ok(waste.waste_run("synth", "-q", "--checkpoint", "--shape", path + ".json", *options, path, program=waste.FETCH))
-        return path
-
+class Convert(Test):
     def check_trunk(self, source, path, bits=4):
         tensors, manifest = release(source), load_json(path, "manifest.json")
         with open(os.path.join(path, "trunk.bin"), "rb") as f:
@@ -116,7 +97,7 @@ class Convert(waste.Test):
         pair = ([0.25, -3.0] * 16 + [1.5 * 2.0 ** 127] * 32 + [2.0 ** -127] * 32 + [1.0] * 32) * 2
         del tensors[norm % 3]
         source, path = self.out("values"), self.out("values.waste")
-        write_release(source, tensors, config, specials={500: "[BOS]"})
+        write_release(source, tensors, config)
         self.ok(self.convert(source, path, "--effort", "0"))
         with open(os.path.join(path, "trunk.bin"), "rb") as f:
             trunk = f.read()
@@ -169,7 +150,7 @@ class Convert(waste.Test):
         tensors["vision_tower.patch_embed.proj.weight"] = ("F32", [96, 3, 16, 16], struct.pack("<%df" % len(big), *big))
         tensors["vision_tower.small.weight"] = ("F32", [8, 3, 4, 4], struct.pack("<%df" % len(small), *small))
         source, path = self.out("vision"), self.out("vision.waste")
-        write_release(source, tensors, config, specials={500: "[BOS]"})
+        write_release(source, tensors, config)
         self.ok(self.convert(source, path, "--effort", "0"))
         entries = {e["name"]: e for e in load_json(path, "manifest.json")["trunk"]}
         with open(os.path.join(path, "trunk.bin"), "rb") as f:
@@ -374,7 +355,7 @@ class Convert(waste.Test):
             with self.subTest(words):
                 source, path = self.out("pairs"), self.out("refused")
                 changed = {n: t for n, t in dict(tensors, **change).items() if t}
-                write_release(source, changed, config, specials={500: "[BOS]"})
+                write_release(source, changed, config)
                 self.refused(self.convert(source, path, "-q", "--effort", "0"), *words)
 
     def test_nothing_is_overwritten(self):
@@ -471,8 +452,7 @@ class Convert(waste.Test):
     def test_what_is_wrong_everywhere_is_said_once(self):
         tensors, config = release(self.made("tiny-linear")), load_json(self.made("tiny-linear"), "config.json")
         source = self.out("wrong-everywhere")
-        write_release(source, {n: (d, shape, b"\xff" * len(raw)) for n, (d, shape, raw) in tensors.items()}, config,
-                      specials={500: "[BOS]"})
+        write_release(source, {n: (d, shape, b"\xff" * len(raw)) for n, (d, shape, raw) in tensors.items()}, config)
         for turn in range(10):
             self.refused(self.convert(source, self.out("refused"), "-q", "--effort", "0", "--threads", "8"), "not finite")
 

@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 
 import waste
@@ -208,7 +209,7 @@ class Merge(waste.Test):
                 self.assertFalse(os.path.exists(os.path.join(out, "manifest.json")))
 
     def test_killed_at_any_moment_it_goes_on(self):
-        want = content(self.whole)
+        want, total = content(self.whole), 0
         for move in (False, True):
             for turn in range(40 if waste.LONG else 4):
                 with self.subTest("%s %d" % ("--move" if move else "copy", turn)):
@@ -226,11 +227,14 @@ class Merge(waste.Test):
                             break
                         if os.path.exists(os.path.join(out, "manifest.json")):
                             self.assertEqual(content(out), want)
+                    total += kills
                     self.assertEqual(p.returncode, 0, err)
                     self.ok(fetch("merge", "-q", out, *parts, *args))
                     self.assertEqual(content(out), want)
                     if move:
                         self.assertFalse(any("experts" in n for p in parts for n in os.listdir(p)))
+        print("%d kills" % total, file=sys.stderr)
+        self.assertGreater(total, 0)
 
     def test_a_part_is_told_as_such(self):
         part = self.parts["0-1"]
