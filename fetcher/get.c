@@ -118,8 +118,8 @@ static int print_json(const struct get *g)
         if (g->m.catalog.file[i].wanted)
             json_array_append_new(files, file_json(g, i));
     json_t *root = json_pack(
-        "{s:s, s:s, s:s?, s:I, s:I, s:I, s:I, s:b, s:f, s:o}", "source", g->m.catalog.source,
-        "dest", g->m.s.path, "revision", g->m.catalog.revision, "bytes", (json_int_t)s.total,
+        "{s:s, s:o, s:s?, s:I, s:I, s:I, s:I, s:b, s:f, s:o}", "source", g->m.catalog.source,
+        "dest", waste_io_json(g->m.s.path), "revision", g->m.catalog.revision, "bytes", (json_int_t)s.total,
         "bytes_left", (json_int_t)s.left, "bytes_received", (json_int_t)g->received, "free_bytes",
         (json_int_t)room.free, "fits", (int)room.fits, "seconds", g->seconds, "files", files);
     return waste_fetch_print_json(root);

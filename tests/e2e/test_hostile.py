@@ -261,7 +261,7 @@ class Hostile(Test):
         self.write(os.path.join(source, "config.json"), {**config, "text_config": {**config["text_config"], "rms_norm_eps": 0}})
         self.refused(self.convert(source, path, "-q", "--effort", "0"), "rms_norm_eps")
         self.write(os.path.join(source, "config.json"), config)
-        os.mkdir(os.path.join(path, ".check"))                  # and killed while it looked
+        os.makedirs(os.path.join(path, ".check"))                # and killed while it looked
         self.write(os.path.join(path, ".check", "trunk.bin"), b"")
         self.ok(self.convert(source, path, "-q", "--effort", "0"))
 
