@@ -92,7 +92,8 @@ static int convert_unit(struct waste_conversion *v, uint32_t unit)
 static int clean_up(struct waste_conversion *v)
 {
     int rc = waste_conversion_release(v);
-    if (rc == 0 && unlinkat(v->c.dir, headers_file, 0) && errno != ENOENT)
+    bool there = !faccessat(v->c.dir, headers_file, F_OK, AT_SYMLINK_NOFOLLOW);
+    if (rc == 0 && there && unlinkat(v->c.dir, headers_file, 0))
         rc = waste_fetch_fail("cannot remove %s/%s: %s", v->c.path, headers_file, strerror(errno));
     v->release.used_up = rc == 0;
     return rc;
@@ -149,7 +150,7 @@ static int prepare(struct waste_conversion *v, const struct waste_outdir *out)
         rc = waste_convert_texts(c, &model->config);
     free(model);
     if (rc == 0)
-        rc = waste_hollow_make(&c->plan, &c->shape, c->dir);
+        rc = waste_hollow_make(&c->plan, &c->shape, c->dir, c->path);
     return rc ? rc : keep_headers(v);
 }
 

@@ -12,22 +12,23 @@
 #include "fetcher/record.h"
 #include "reader/container.h"
 
-static int make_hole(int dir, const char *name, uint64_t bytes)
+static int make_hole(int dir, const char *path, const char *name, uint64_t bytes)
 {
     int fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     int e = fd < 0 || ftruncate(fd, (off_t)bytes) ? errno : 0;
     if (fd >= 0)
         close(fd);
-    return e ? waste_fetch_fail("cannot make %s of %llu bytes: %s", name, (unsigned long long)bytes,
-                                strerror(e))
+    return e ? waste_fetch_fail("cannot make %s/%s of %llu bytes: %s", path, name,
+                                (unsigned long long)bytes, strerror(e))
              : 0;
 }
 
-int waste_hollow_make(const struct waste_plan *p, const struct waste_shape *s, int dir)
+int waste_hollow_make(const struct waste_plan *p, const struct waste_shape *s, int dir,
+                      const char *path)
 {
     uint8_t header[16];
-    if (make_hole(dir, "trunk.bin", p->trunk_bytes) ||
-        make_hole(dir, "codebooks.bin", p->codebook_bytes))
+    if (make_hole(dir, path, "trunk.bin", p->trunk_bytes) ||
+        make_hole(dir, path, "codebooks.bin", p->codebook_bytes))
         return -1;
     int fd = openat(dir, "codebooks.bin", O_WRONLY | O_CLOEXEC), e = fd < 0 ? -errno : 0;
     for (uint32_t i = 0; i < p->books && !e; i++) {
@@ -36,16 +37,17 @@ int waste_hollow_make(const struct waste_plan *p, const struct waste_shape *s, i
     }
     if (fd >= 0)
         close(fd);
-    return e ? waste_fetch_fail("cannot write codebooks.bin: %s", strerror(-e)) : 0;
+    return e ? waste_fetch_fail("cannot write %s/codebooks.bin: %s", path, strerror(-e)) : 0;
 }
 
-static int fill_place(const struct waste_plan *p, const struct waste_shape *s, int dir)
+static int fill_place(const struct waste_plan *p, const struct waste_shape *s, int dir,
+                      const char *path)
 {
-    int rc = waste_hollow_make(p, s, dir);
+    int rc = waste_hollow_make(p, s, dir, path);
     for (uint32_t l = s->dense_layers; l < s->layers && rc == 0; l++) {
         char bank[32];
         waste_bank_name(bank, l);
-        rc = make_hole(dir, bank, p->bank_bytes);
+        rc = make_hole(dir, path, bank, p->bank_bytes);
     }
     char *text = rc ? NULL : waste_plan_manifest(p, s, NULL);
     if (rc == 0)
@@ -85,7 +87,7 @@ int waste_hollow_check(const struct waste_plan *p, const struct waste_shape *s, 
         return waste_fetch_fail("cannot make %s: %s", place, strerror(errno));
     int inside = openat(dir, WASTE_HOLLOW_PLACE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int rc = inside < 0 ? waste_fetch_fail("cannot open %s: %s", place, strerror(errno))
-                        : fill_place(p, s, inside);
+                        : fill_place(p, s, inside, place);
     if (inside >= 0)
         close(inside);
     if (rc == 0 && waste_container_open(place, model, &err))

@@ -255,6 +255,21 @@ class Hostile(Test):
         self.ok(self.convert(work, path, "-q", "--effort", "0", "--reclaim", "on"))
         self.assertEqual(digests(path), truth)
 
+    def test_what_is_whole_needs_no_room_to_write(self):
+        source, path = self.made("tiny-odd-k3"), self.out("read-only")
+        self.ok(self.convert(source, path, "-q", "--effort", "0"))
+        mount = self.out("read-only-mount")
+        os.mkdir(mount)
+        if subprocess.run(["mount", "--bind", "-o", "ro", path, mount], capture_output=True).returncode:
+            self.skipTest("nothing can be mounted")
+        try:
+            with self.assertRaises(OSError):
+                os.mkdir(os.path.join(mount, "x"))
+            self.assertIn(b"already there", self.ok(self.convert(source, mount, "--effort", "0")).out)
+            self.ok(waste.waste_run("verify", "-q", mount, program=waste.FETCH))
+        finally:
+            subprocess.run(["umount", mount], check=True)
+
     def test_a_refused_release_leaves_the_directory_free(self):
         source, path = self.copy(), self.out("free")
         config = load_json(source, "config.json")
