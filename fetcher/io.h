@@ -24,7 +24,8 @@ void waste_fetch_note(const char *format, ...) __attribute__((format(printf, 1, 
 
 /* io_json.c: one object on stdout, and away with it. 0, or -1 with the reason printed. */
 int waste_fetch_print_json(json_t *object);
-/* io_json.c: any text as JSON. A path may hold bytes that are no UTF-8, they become U+FFFD. A new reference. */
+/* io_json.c: any text as JSON. A path may hold bytes that are no UTF-8, they become U+FFFD. A new
+ * reference. */
 json_t *waste_io_json(const char *text);
 
 /* Locks an open directory until it is closed; false: another process has it, or, if not `shared`,

@@ -233,8 +233,10 @@ static int publish(struct merge *m)
     if (rc == 0)
         rc = waste_io_write_file(m->parts.out, WASTE_MANIFEST, text, strlen(text));
     free(text);
-    if (rc == 0 && waste_container_open(m->path, &model, &err))
+    if (rc == 0 && waste_container_open(m->path, &model, &err)) {
         rc = waste_fetch_fail("the container just merged is not accepted: %s", err.text);
+        unlinkat(m->parts.out, WASTE_MANIFEST, 0); /* it would be "already there" */
+    }
     free(model);
     return rc;
 }

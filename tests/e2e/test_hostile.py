@@ -193,7 +193,7 @@ class Hostile(Test):
         """What a conversion says whose shard is changed by meddle(path of the shard) after it was read from."""
         source, path = self.copy(), self.out("interfered")
         shard = os.path.join(source, SHARD)
-        p = subprocess.Popen([waste.FETCH, "convert", "-q", "--effort", "2", "--threads", "1", *options, source, path],
+        p = subprocess.Popen([waste.FETCH, "convert", "-q", "--effort", "1", "--threads", "1", *options, source, path],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         waste.wait_for("a bank", lambda: p.poll() is not None or os.path.exists(os.path.join(path, "experts-L1.bin.part")))
         meddle(shard)
@@ -209,9 +209,9 @@ class Hostile(Test):
         done = load_json(path, "manifest.json").get("partial")
         self.assertIsNotNone(done)
         shutil.copyfile(os.path.join(self.made("tiny-odd-k3"), SHARD), shard)
-        self.ok(self.convert(source, path, "-q", "--effort", "2"))
+        self.ok(self.convert(source, path, "-q", "--effort", "1"))
         want = self.out("undisturbed")
-        self.ok(self.convert(self.made("tiny-odd-k3"), want, "-q", "--effort", "2"))
+        self.ok(self.convert(self.made("tiny-odd-k3"), want, "-q", "--effort", "1"))
         self.assertEqual(digests(path), digests(want))
 
     def test_a_shard_that_took_anothers_name_is_not_deleted(self):

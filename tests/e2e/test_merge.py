@@ -7,6 +7,7 @@ import sys
 import time
 
 import waste
+from release import load_json
 
 LAYERS = 5
 SPLITS = (("0-1", "2", "3-4"), ("0", "1-4"))
@@ -207,6 +208,18 @@ class Merge(waste.Test):
                 self.refused(fetch("merge", out, part, self.parts["0-1"], self.parts["2"]), codes=(1,))
                 self.refused(fetch("merge", out, self.parts["0-1"], self.parts["2"], part), codes=(1,))
                 self.assertFalse(os.path.exists(os.path.join(out, "manifest.json")))
+
+    def test_a_whole_that_the_reader_refuses_is_not_published(self):
+        parts = [self.copy(p, "odd%d" % i) for i, p in enumerate(SPLITS[0])]
+        for part in parts:
+            manifest = load_json(part, "manifest.json")
+            manifest["config"]["rms_norm_eps"] = 0
+            with open(os.path.join(part, "manifest.json"), "w") as f:
+                json.dump(manifest, f)
+        out = self.out()
+        for turn in range(2):                                   # nor does the second run say it is there
+            self.refused(fetch("merge", "-q", out, *parts), "rms_norm_eps", codes=(1,))
+            self.assertFalse(os.path.exists(os.path.join(out, "manifest.json")))
 
     def test_killed_at_any_moment_it_goes_on(self):
         want, total = content(self.whole), 0
