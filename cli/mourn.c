@@ -11,19 +11,23 @@
 #include "cli/supervisor_int.h"
 #include "shm/inject.h"
 
-bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, uint64_t commit)
+bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, int64_t busy_ns, uint64_t request,
+                      uint64_t commit)
 {
+    d->busy_ns += busy_ns;
+    now_ns -= d->busy_ns;
     if (d->count == WASTE_DEATHS_MAX) {
         memmove(&d->at[0], &d->at[1], sizeof(d->at[0]) * (WASTE_DEATHS_MAX - 1));
         d->count--;
     }
     d->at[d->count].when_ns = now_ns;
+    d->at[d->count].request = request;
     d->at[d->count].commit = commit;
     d->count++;
     if (d->count < WASTE_DEATHS_MAX || now_ns - d->at[0].when_ns > WASTE_DEATHS_NS)
         return false;
     for (uint32_t i = 0; i < WASTE_DEATHS_MAX; i++) {
-        if (d->at[i].commit != commit)
+        if (d->at[i].request != request || d->at[i].commit != commit)
             return false;
     }
     return true;
@@ -92,9 +96,24 @@ static void tire(struct waste_supervisor *s, enum waste_stage_id stage, const ch
 
     c->life = WASTE_LIFE_TIRED;
     snprintf(c->reason, sizeof(c->reason),
-             "%s died %d times within %d s at token position %u, last of %s%s%.300s",
-             waste_stage_name[stage], WASTE_DEATHS_MAX, (int)(WASTE_DEATHS_NS / WASTE_SECOND_NS),
-             position, how, said ? ": " : "", said ? why : "");
+             "%s died %d times at token position %u, last of %s%s%.300s", waste_stage_name[stage],
+             WASTE_DEATHS_MAX, position, how, said ? ": " : "", said ? why : "");
+}
+
+/* How long the dead one was at work, or hung. */
+static int64_t busy_ns(const struct waste_supervisor *s, enum waste_stage_id stage, int64_t now)
+{
+    const struct waste_child *c = &s->child[stage];
+    const struct waste_session *session = s->p->session;
+    /* relaxed, all: the stage is dead, and a reply that comes right now makes no difference */
+    bool started = atomic_load_explicit(&s->p->shm.control->stage[stage].state,
+                                        memory_order_relaxed) == WASTE_STAGE_RUNNING;
+    bool idle = atomic_load_explicit(&session->request.seq, memory_order_relaxed) ==
+                atomic_load_explicit(&session->reply.seq, memory_order_relaxed);
+
+    if (!started || !idle)
+        return now - c->born_ns;
+    return c->killed ? now - c->heartbeat_ns : 0;
 }
 
 static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const siginfo_t *info)
@@ -103,6 +122,8 @@ static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const s
     struct waste_log *log = waste_supervisor_log(s);
     /* acquire: the step's outcome is whole or not there; nothing else is read through it */
     uint64_t commit = atomic_load_explicit(&s->p->session->commit, memory_order_acquire);
+    uint64_t request =
+        atomic_load_explicit(&s->p->session->request.seq, memory_order_relaxed); /* only compared */
     bool exited = info->si_code == CLD_EXITED;
     int64_t now = waste_now_ns();
     char how[96];
@@ -119,11 +140,9 @@ static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const s
     }
     if (c->gone_ns == 0)
         c->gone_ns = now;
-    if (c->killed) /* else five hangs at one step would take too long to be noticed */
-        c->deaths.silent_ns += now - c->heartbeat_ns;
     if (exited && (info->si_status == 2 || info->si_status == 127))
         break_down(s, stage, how);
-    else if (waste_deaths_add(&c->deaths, now - c->deaths.silent_ns, commit))
+    else if (waste_deaths_add(&c->deaths, now, busy_ns(s, stage, now), request, commit))
         tire(s, stage, how, waste_commit_position(commit));
     if (c->life == WASTE_LIFE_IDLE) {
         waste_log_write(log, WASTE_LOG_WARNING, "%s (pid %d) died of %s at token position %u",

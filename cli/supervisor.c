@@ -58,7 +58,7 @@ static void start_child(struct waste_supervisor *s, int i)
 
     c->incarnation++;
     c->heartbeat = atomic_load_explicit(&record->heartbeat_ns, memory_order_relaxed);
-    c->heartbeat_ns = waste_now_ns();
+    c->born_ns = c->heartbeat_ns = waste_now_ns();
     c->log_start = atomic_load_explicit(&s->p->shm.control->log[i].next, memory_order_relaxed);
     atomic_store_explicit(&record->stop, 0, memory_order_relaxed);
     if (again)

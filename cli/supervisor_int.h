@@ -17,21 +17,25 @@ enum waste_life { WASTE_LIFE_IDLE, WASTE_LIFE_ALIVE, WASTE_LIFE_BROKEN, WASTE_LI
 /* Deaths of one stage, the newest last. */
 struct waste_deaths {
     struct {
-        int64_t when_ns;
-        uint64_t commit;
+        int64_t when_ns; /* without what was busy until then */
+        uint64_t request, commit;
     } at[WASTE_DEATHS_MAX];
     uint32_t count;
-    int64_t silent_ns; /* its processes hung for that long in all; no part of the 10 s */
+    int64_t busy_ns; /* all its processes together */
 };
 
-/* Notes a death. True when it was the fifth within 10 s at one commit word. */
-bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, uint64_t commit);
+/* Notes a death. True when it was the fifth at one commit word of one request, within 10 s that
+ * the stage was idle: however long a start or a step takes, the fifth death in it is the last.
+ * busy_ns: how long the dead process was at work, or hung. */
+bool waste_deaths_add(struct waste_deaths *d, int64_t now_ns, int64_t busy_ns, uint64_t request,
+                      uint64_t commit);
 
 struct waste_child {
     enum waste_life life;
     pid_t pid;
     int pidfd;
     uint32_t incarnation;
+    int64_t born_ns;
     bool polite;             /* asked to exit; its death is no accident */
     bool killed;             /* SIGKILL is on its way */
     bool expected;           /* killed to end a request; not counted either */

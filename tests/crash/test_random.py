@@ -111,7 +111,7 @@ class Random(crash.Test):
             if r.code != -signal.SIGKILL:
                 break
             self.count["waste-run killed"] += 1
-        if r.code == 1 and b" died 5 times within 10 s at token position" in r.err and n >= 5:
+        if r.code == 1 and b" died 5 times at token position" in r.err and n >= 5:
             self.given_up.append(seed)  # that is the rule, and chance may make it so
             return deaths, None
         if r.code != 0:

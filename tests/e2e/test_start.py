@@ -59,7 +59,7 @@ class Start(waste.Test):
         self.right(self.run_it(program=waste.programs("junk-router", router=junk)))
 
     def test_a_stage_that_ends_at_once(self):
-        for code, said, exit_code in ((2, "ended with exit code 2", 2), (3, "died 5 times within 10 s at token position 0, last of exit code 3", 1)):
+        for code, said, exit_code in ((2, "ended with exit code 2", 2), (3, "died 5 times at token position 0, last of exit code 3", 1)):
             program = waste.programs("exit-%d" % code, compute=waste.script("exits-%d" % code, "exit %d\n" % code))
             self.refused(self.run_it(program=program), "compute", said, codes=(exit_code,))
 

@@ -395,24 +395,40 @@ static void the_door_is_in_a_directory_of_our_own(void **state)
     rmdir(root);
 }
 
-static void deaths_count_within_ten_seconds_at_one_step(void **state)
+static void five_deaths_at_one_step_count(void **state)
 {
     const int64_t s = WASTE_SECOND_NS;
     struct waste_deaths d = {0};
     (void)state;
 
     for (int i = 0; i < 4; i++)
-        assert_false(waste_deaths_add(&d, i * s, 7));
-    assert_true(waste_deaths_add(&d, 10 * s, 7));
+        assert_false(waste_deaths_add(&d, i * s, 0, 1, 7));
+    assert_true(waste_deaths_add(&d, 10 * s, 0, 1, 7));
     d.count = 0;
     for (int i = 0; i < 4; i++)
-        assert_false(waste_deaths_add(&d, i * s, 7));
-    assert_false(waste_deaths_add(&d, 10 * s + 1, 7)); /* too late by a nanosecond */
-    assert_true(waste_deaths_add(&d, 10 * s + 2, 7));  /* the first one is forgotten */
-    assert_false(waste_deaths_add(&d, 10 * s + 3, 8)); /* progress was made */
+        assert_false(waste_deaths_add(&d, i * s, 0, 1, 7));
+    assert_false(waste_deaths_add(&d, 10 * s + 1, 0, 1, 7)); /* too late by a nanosecond */
+    assert_true(waste_deaths_add(&d, 10 * s + 2, 0, 1, 7));  /* the first one is forgotten */
+    assert_false(waste_deaths_add(&d, 10 * s + 3, 0, 1, 8)); /* progress was made */
     for (int i = 0; i < 3; i++)
-        assert_false(waste_deaths_add(&d, 10 * s + 4 + i, 8));
-    assert_true(waste_deaths_add(&d, 10 * s + 9, 8));
+        assert_false(waste_deaths_add(&d, 10 * s + 4 + i, 0, 1, 8));
+    assert_true(waste_deaths_add(&d, 10 * s + 9, 0, 1, 8));
+    assert_false(waste_deaths_add(&d, 10 * s + 10, 0, 2, 8)); /* somebody asks again */
+}
+
+static void deaths_count_however_long_a_step_takes(void **state)
+{
+    const int64_t s = WASTE_SECOND_NS;
+    struct waste_deaths d = {0};
+    (void)state;
+
+    for (int i = 1; i < 5; i++) /* 100 s of work, 2 s until its successor is there */
+        assert_false(waste_deaths_add(&d, i * 102 * s, 100 * s, 1, 7));
+    assert_true(waste_deaths_add(&d, 5 * 102 * s, 100 * s, 1, 7));
+    /* the same one by one, at rest: nobody waits for it */
+    d = (struct waste_deaths){0};
+    for (int i = 1; i < 20; i++)
+        assert_false(waste_deaths_add(&d, i * 102 * s, 0, 1, 7));
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -433,7 +449,8 @@ int main(void)
         T(stages_die_with_their_supervisor),
         T(the_door_hands_out_a_read_only_view_and_restarts),
         cmocka_unit_test(the_door_is_in_a_directory_of_our_own),
-        cmocka_unit_test(deaths_count_within_ten_seconds_at_one_step),
+        cmocka_unit_test(five_deaths_at_one_step_count),
+        cmocka_unit_test(deaths_count_however_long_a_step_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
