@@ -52,9 +52,7 @@ def look(pid):
     return json.loads(r.stdout) if r.returncode == 0 else None
 
 
-def stats(pid):
-    r = waste.waste_run("stats", "--json", "--pid", pid)
-    return r.json() if r.code == 0 else None
+stats = waste.stats
 
 
 def log_of(pid):
@@ -191,7 +189,7 @@ class Test(waste.Test):
             s = look(pid)
             return s and s["reading"] == s["pins"] == s["demand"] == s["prefetch"] == s["hidden"] == 0 and s
         try:
-            s = waste.wait_for("rest", quiet, 10 * waste.SLOW)
+            s = waste.wait_for("rest", quiet)
         except AssertionError:
             self.fail("not at rest: %s\n%s" % (look(pid), log_of(pid)))
         self.assertEqual((s["invalid"], s["unlisted"], s["astray"]), (0, 0, 0), s)

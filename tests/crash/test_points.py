@@ -3,6 +3,9 @@ import crash
 import waste
 
 
+LAST = ("request_over", "reply_written", "replied")
+
+
 class Points(crash.Test):
     TOKENS = 60
 
@@ -23,30 +26,40 @@ class Points(crash.Test):
         seldom = crash.ONLY_ON_ERRORS + crash.ONLY_WHEN_TAKING_OVER + ("log_body",)
         usual = [p for p in crash.points()[stage] if p not in seldom]
         trunk = [p for p in usual if p.startswith("trunk")]
-        rest = [p for p in usual if p not in trunk]
-        last = [p for p in ("request_over", "reply_written", "replied") if p in rest]
-        rest = [p for p in rest if p not in last]
+        rest = [p for p in usual if p not in trunk and p not in LAST]
         self.random.shuffle(rest)
         rest.sort(key=lambda p: p not in crash.ONLY_IN_PROMPTS)  # only the first lives see the prompt
         n = crash.TRIED_AGAIN
-        groups = [trunk[i:i + n] for i in range(0, len(trunk), n)] + [rest[i:i + n] for i in range(0, len(rest), n)]
-        return groups + [last[:i + 1] for i in range(len(last))][-1:]
+        return [trunk[i:i + n] for i in range(0, len(trunk), n)] + [rest[i:i + n] for i in range(0, len(rest), n)]
+
+    def missed(self, rules, errors):
+        """The points of these rules nobody died at."""
+        met = {":".join(l.split()[1].split(":")[:2]) for l in errors if l.startswith("inject: ")}
+        return {r.rsplit(":", 3)[0] for r in rules} - met
 
     def test_a_death_at_every_point(self):
         self.needs_points()
         groups = {stage: self.usual(stage) for stage in waste.STAGES}
+        plan = self.plan(waste.DEMO, *crash.CHUNK, "--ctx", waste.Endless.CTX)
+        small = plan["floor_bytes"] + 12 * plan["cache_bytes"] // plan["slots"]
         for turn in range(max(map(len, groups.values()))):
-            rules = []
-            for stage in waste.STAGES:
-                chosen = groups[stage][turn] if turn < len(groups[stage]) else []
-                rules += self.rules_of(stage, chosen, turn)
+            chosen = {stage: groups[stage][turn] for stage in waste.STAGES if turn < len(groups[stage])}
+            rules = [rule for stage in chosen for rule in self.rules_of(stage, chosen[stage], turn)]
             with self.subTest(rules=",".join(rules)):
                 # small: there is always something to read, and slots change their experts
-                j = self.with_rules(*rules, tokens=self.TOKENS, options=self.small)
-                met = {":".join(l.split()[1].split(":")[:2]) for l in j["deaths"]}
-                # the end of a request ends the run: what dies then may not be started again
-                missed = {r.rsplit(":", 3)[0] for r in rules if not r.startswith("compute:replied")} - met
-                self.assertEqual(missed, set(), "points nobody died at")
+                run = waste.Endless(self, "--budget", small, asked=crash.CHUNK, env=crash.inject(*rules))
+                try:
+                    run.restarted(**{stage: len(points) for stage, points in chosen.items()})
+                finally:
+                    r = run.end()
+                    self.assertEqual(self.missed(rules, r.error_lines()), set(), "points nobody died at")
+
+    def test_a_death_at_the_end_of_a_request(self):
+        self.needs_points()
+        rules = self.rules_of("compute", LAST, 0)
+        j = self.with_rules(*rules, tokens=self.TOKENS)
+        # the end of a request ends the run: what dies then may not be started again
+        self.assertEqual(self.missed(rules[:-1], j["deaths"]), set(), "points nobody died at")
 
     @property
     def small(self):

@@ -35,19 +35,6 @@ class Crash(waste.Test):
         pid = waste.wait_for("stage " + name, look)
         return pid if pid > 0 else None
 
-    def stats(self, p):
-        r = waste.waste_run("stats", "--json", "--pid", p.pid)
-        return r.json() if r.code == 0 else None
-
-    def running(self, p, tokens=20):
-        """Waits until some tokens are generated; the stats of that moment."""
-        def look():
-            if p.poll() is not None:
-                self.fail("it ended early\n%s" % waste.finish(p))
-            s = self.stats(p)
-            return s if s and s["counters"]["generated"] >= tokens else None
-        return waste.wait_for("%d tokens" % tokens, look)
-
     def kill_at_random(self, name):
         p = waste.start(*self.args)
         begin = time.monotonic()
@@ -81,115 +68,115 @@ class Crash(waste.Test):
     def test_compute_killed_at_random_moments(self):
         self.several("compute")
 
+    def smallest(self):
+        return "--budget", self.plan(waste.DEMO, "--ctx", waste.Endless.CTX)["floor_bytes"]
+
     def test_all_killed_at_once_with_the_smallest_cache(self):
-        floor = self.plan(waste.DEMO)["floor_bytes"]
-        p = waste.start(*self.args, "--budget", floor)
-        self.running(p)
-        for name, pid in waste.stages_of(p.pid).items():
+        run = waste.Endless(self, *self.smallest())
+        run.generates()
+        for pid in waste.stages_of(run.pid).values():
             waste.kill9(pid)
-        self.assertEqual(self.ok(waste.finish(p)).json()["ids"], self.want)
+        run.restarted(reader=1, compute=1, router=1)
+        run.end()
 
     def test_the_trunk_is_not_read_again(self):
         for name in waste.STAGES:
             with self.subTest(name):
-                p = waste.start(*self.args)
-                before = self.running(p)["counters"]["trunk_bytes_read"]
+                run = waste.Endless(self)
+                before = run.generates()["counters"]["trunk_bytes_read"]
                 self.assertGreater(before, 1 << 20)
-                old = self.stage(p, name)
-                waste.kill9(old)
-                waste.wait_for("a new " + name, lambda: p.poll() is not None or
-                               waste.stages_of(p.pid).get(name, old) != old)
-                after = self.stats(p)
-                r = self.ok(waste.finish(p))
-                self.assertEqual(r.json()["restarts"][name], 1)
-                self.assertIsNotNone(after, "it ended before a new %s came up: generate more" % name)
+                waste.kill9(waste.stages_of(run.pid)[name])
+                after = run.restarted(**{name: 1})
                 self.assertEqual(after["counters"]["trunk_bytes_read"], before)
+                self.assertEqual(run.end().json()["restarts"][name], 1)
 
     def test_the_next_token_comes_soon(self):
         args = [a for a in self.args if a != "--json"]
+        args[args.index("-n") + 1] = waste.Endless.TOKENS
         for name in ("compute", "reader"):
             with self.subTest(name):
                 p = waste.start(*args, bufsize=0)
-                seen = b""
-                while len(seen) < 200:
-                    piece = os.read(p.stdout.fileno(), 4096)
-                    self.assertNotEqual(piece, b"", "it ended early")
-                    seen += piece
-                old = self.stage(p, name)
+
+                def read(until):
+                    """Until that is true of how much there is; the longest pause."""
+                    size, gap, last = 0, 0, time.monotonic()
+                    while not until(size):
+                        piece = os.read(p.stdout.fileno(), 4096)
+                        self.assertNotEqual(piece, b"", "it ended early")
+                        now = time.monotonic()
+                        size, last, gap = size + len(piece), now, max(gap, now - last)
+                    return gap
+                read(lambda size: size > 200)
+                old = waste.stages_of(p.pid)[name]
                 waste.kill9(old)
-                begin, last, gap = time.monotonic(), time.monotonic(), 0
-                while time.monotonic() < begin + waste.LIMIT:
-                    piece = os.read(p.stdout.fileno(), 4096)
-                    now = time.monotonic()
-                    if not piece:
-                        break
-                    last, gap = now, max(gap, now - last)
+                gap = read(lambda size: size > 500 and waste.stages_of(p.pid).get(name, old) != old)
+                p.terminate()
                 self.ok(waste.finish(p))
                 print("kill -9 of %s: longest pause %.0f ms" % (name, 1e3 * gap), file=sys.stderr)
 
     def test_restart_is_polite(self):
         for name in waste.STAGES:
             with self.subTest(name):
-                p = waste.start(*self.args)
-                self.running(p)
-                old = self.stage(p, name)
-                self.ok(waste.waste_run("restart", name, "--pid", p.pid))
-                waste.wait_for("a new " + name, lambda: p.poll() is not None or
-                               waste.stages_of(p.pid).get(name, old) != old)
-                r = self.ok(waste.finish(p))
-                self.assertEqual(r.json()["ids"], self.want)
-                self.assertEqual(r.json()["restarts"][name], 1)
+                run = waste.Endless(self)
+                run.generates()
+                self.ok(waste.waste_run("restart", name, "--pid", run.pid))
+                run.restarted(**{name: 1})
+                self.assertEqual(run.end().json()["restarts"][name], 1)
 
     def test_a_stopped_stage_is_noticed_and_replaced(self):
         for name in waste.STAGES if waste.LONG else ("compute",):
             with self.subTest(name):
-                p = waste.start(*self.args, "--hang-seconds", "1")
-                self.running(p)
-                os.kill(self.stage(p, name), signal.SIGSTOP)
-                self.assertEqual(self.ok(waste.finish(p)).json()["ids"], self.want)
+                run = waste.Endless(self, "--hang-seconds", "1")
+                run.generates()
+                os.kill(waste.stages_of(run.pid)[name], signal.SIGSTOP)
+                run.restarted(**{name: 1})
+                run.end()
 
     def test_no_orphan_outlives_waste_run(self):
         for sig in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             with self.subTest(sig.name):
-                p = waste.start(*self.args[:-2], "-q")
-                self.running(p)
-                stages = waste.stages_of(p.pid)
+                run = waste.Endless(self)
+                run.generates()
+                stages = waste.stages_of(run.pid)
                 self.assertEqual(sorted(stages), sorted(waste.STAGES))
-                p.send_signal(sig)
-                waste.finish(p)
+                run.p.send_signal(sig)
+                waste.finish(run.p)
                 for name, pid in stages.items():
                     waste.wait_for("the end of " + name, lambda: not waste.alive(pid))
 
     def test_not_even_one_that_cannot_look(self):
-        p = waste.start(*self.args)
-        self.running(p)
-        stages = waste.stages_of(p.pid)
+        run = waste.Endless(self)
+        run.generates()
+        stages = waste.stages_of(run.pid)
         for pid in stages.values():
             os.kill(pid, signal.SIGSTOP)
-        waste.kill9(p.pid)
-        waste.finish(p)
+        waste.kill9(run.pid)
+        waste.finish(run.p)
         for name, pid in stages.items():
             waste.wait_for("the end of " + name, lambda: not waste.alive(pid))
 
     def test_a_stage_that_keeps_dying_ends_the_request_not_more(self):
-        p = waste.start(*self.args)
-        self.running(p)
+        run = waste.Endless(self, "--hang-seconds", 600, *self.smallest())
+        run.generates()
+        # it waits for experts: however late the next kill comes, it has got no further
+        reader = waste.stages_of(run.pid)["reader"]
+        os.kill(reader, signal.SIGSTOP)
         stop = threading.Event()
 
         def hunt():
-            while not stop.is_set() and p.poll() is None:
-                pid = waste.stages_of(p.pid).get("compute")
+            while not stop.is_set() and run.p.poll() is None:
+                pid = waste.stages_of(run.pid).get("compute")
                 if pid:
                     waste.kill9(pid)
                 time.sleep(0.002)
         hunter = threading.Thread(target=hunt)
         hunter.start()
         try:
-            r = waste.finish(p)
+            r = waste.finish(run.p)
         finally:
             stop.set()
             hunter.join()
-        self.refused(r, "compute", codes=(1,))
+        self.refused(r, "compute died 5 times", codes=(1,))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,12 @@ def finish(p, limit=None):
     return Result(p.args, p.returncode, out, err)
 
 
+def stats(pid):
+    """What `stats --json` says; None where no pipeline runs."""
+    r = waste_run("stats", "--json", "--pid", pid)
+    return r.json() if r.code == 0 else None
+
+
 def stages_of(pid):
     """{stage: pid} of the living children of a waste-run."""
     found = {}
@@ -283,6 +289,58 @@ def replace(container, name, data):
     if data is not None:
         with open(path, "wb") as f:
             f.write(data)
+
+
+class Endless:
+    """A long generation, which cannot end before a test has done to it what it wants; end() stops it.
+
+    asked: options on which the ids depend, other than those that are the same for all.
+    """
+    TOKENS, CTX = 30000, 32000
+    ids = {}  # of runs nobody disturbed, by what they were asked
+
+    def __init__(self, test, *options, asked=(), env=None):
+        self.test = test
+        self.asked = ("run", DEMO, "--ids", ids_of(genesis()), "--temp", "0.7", "--seed", "11", "--ignore-eos", "--json", "-q",
+                      *map(str, asked))
+        self.p = start(*self.asked, "-n", self.TOKENS, "--ctx", self.CTX, *options, env=dict(os.environ, **(env or {})))
+        self.pid = self.p.pid
+        test.addCleanup(self.kill)
+
+    def kill(self):
+        if self.p.poll() is None:
+            self.p.kill()
+            self.p.communicate()
+
+    def stats(self):
+        if self.p.poll() is not None:
+            raise AssertionError("it ended early\n%s" % finish(self.p))
+        return stats(self.pid)
+
+    def when(self, what, condition):
+        """Waits until condition(stats) is true; returns those stats."""
+        return wait_for(what, lambda: (lambda s: s and condition(s) and s)(self.stats()))
+
+    def generates(self, tokens=20):
+        """Waits for so many tokens more; returns the stats."""
+        first = self.when("stats", lambda s: True)["counters"]["generated"]
+        return self.when("%d tokens" % tokens, lambda s: s["counters"]["generated"] >= first + tokens)
+
+    def restarted(self, **restarts):
+        """Waits until stages were started again so often, and run, and there are tokens; returns the stats."""
+        self.when("restarts: %s" % restarts, lambda s: all(
+            s["stages"][n]["restarts"] >= k and s["stages"][n]["state"] == "running" for n, k in restarts.items()))
+        return self.generates(5)
+
+    def end(self):
+        """The Result; its ids are those of a run nobody disturbed."""
+        self.p.terminate()
+        r = self.test.ok(finish(self.p))
+        ids = r.json()["ids"]
+        if len(self.ids.get(self.asked, ())) < len(ids):
+            self.ids[self.asked] = self.test.ok(waste_run(*self.asked, "-n", len(ids))).json()["ids"]
+        self.test.assertEqual(ids, self.ids[self.asked][:len(ids)])
+        return r
 
 
 class Test(unittest.TestCase):
