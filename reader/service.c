@@ -41,8 +41,8 @@ static struct waste_log *log_of(const struct waste_service *s)
 
 bool waste_service_stopping(const struct waste_service *s)
 {
-    /* relaxed: a flag; the supervisor rings the bell behind it */
-    return atomic_load_explicit(&stage(s)->stop, memory_order_relaxed) != 0;
+    /* acquire: what was posted before somebody asked; the supervisor rings the bell behind it */
+    return atomic_load_explicit(&stage(s)->stop, memory_order_acquire) != 0;
 }
 
 /* ---- start and end ---- */
@@ -457,9 +457,11 @@ static bool turn(struct waste_service *s, bool stopping, int *rc)
 int waste_service_run(struct waste_service *s)
 {
     uint64_t idle_since = 0;
+    bool asked = false;
     int rc = 0;
     while (rc == 0) {
-        bool stopping = waste_service_stopping(s);
+        bool stopping = asked; /* one more turn: what was posted before is learned from and counted */
+        asked = waste_service_stopping(s);
         bool any = turn(s, stopping, &rc);
         uint32_t pending = waste_fetch_pending(&s->fetch);
         waste_confine_report(WASTE_STAGE_READER, log_of(s));
