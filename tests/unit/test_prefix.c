@@ -308,7 +308,7 @@ static void what_leaves_memory_goes_to_the_disk(void **state)
     make(&w, 2 * waste_prefix_bytes(&shape, 10), plenty);
     for (uint32_t i = 1; i <= 3; i++) {
         keep(&w, i, 10, false);
-        for (int wait = 0; wait < 500 && files(&w) + 1 < i; wait++)
+        for (int wait = 0; wait < 5000 && files(&w) + 1 < i; wait++)
             usleep(10000); /* the writer's thread */
     }
     for (uint32_t i = 1; i <= 3; i++)

@@ -56,17 +56,16 @@ static void seq_may_wrap(void **state)
 
 static void a_wait_without_a_ring_ends_at_its_timeout(void **state)
 {
-    static const int64_t spin[] = {0, 5, 1000}; /* ms; the last is cut to the timeout */
+    static const int64_t spin[] = {0, 5, 3600000}; /* ms; the last is cut to the timeout */
     struct waste_bell bell = {0};
 
     for (size_t i = 0; i < 3; i++) {
-        int64_t start = now(), took;
+        int64_t start = now();
 
-        assert_false(waste_bell_wait(&bell, 0, 30 * MS, spin[i] * MS));
-        took = now() - start;
-        assert_true(took >= 30 * MS && took < 900 * MS);
+        assert_false(waste_bell_wait(&bell, 0, 30 * MS, spin[i] * MS)); /* would hang */
+        assert_true(now() - start >= 30 * MS);
     }
-    assert_false(waste_bell_wait(&bell, 0, 0, 1000 * MS));
+    assert_false(waste_bell_wait(&bell, 0, 0, 3600000 * MS));
     assert_int_equal(atomic_load(&bell.waiters), 0);
 }
 
@@ -85,25 +84,22 @@ static void a_ring_wakes_a_sleeper(void **state)
 {
     struct waste_bell bell = {0};
     pthread_t thread;
-    int64_t start = now();
 
     assert_int_equal(pthread_create(&thread, NULL, ring_when_asleep, &bell), 0);
-    assert_true(waste_bell_wait(&bell, 0, 20000 * MS, 0));
-    assert_true(now() - start < 10000 * MS); /* woken, not timed out */
+    assert_true(waste_bell_wait(&bell, 0, -1, 0)); /* would hang */
     pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&bell.waiters), 0);
 }
 
 static void *wait_for_it(void *arg)
 {
-    return waste_bell_wait(arg, 0, 20000 * MS, 0) ? arg : NULL;
+    return waste_bell_wait(arg, 0, -1, 0) ? arg : NULL;
 }
 
 static void a_ring_wakes_every_sleeper(void **state)
 {
     struct waste_bell bell = {0};
     pthread_t thread[4];
-    int64_t start = now();
 
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, wait_for_it, &bell), 0);
@@ -117,7 +113,6 @@ static void a_ring_wakes_every_sleeper(void **state)
         pthread_join(thread[i], &result);
         assert_ptr_equal(result, &bell);
     }
-    assert_true(now() - start < 10000 * MS);
 }
 
 static void on_alarm(int sig)
