@@ -28,7 +28,7 @@ class Late(crash.Test):
         with open(path, "wb") as f:
             f.write(os.urandom(4 << 20))
             os.fsync(f.fileno())
-        self.device.throttle(4 << 20)
+        self.device.throttle(2 << 20)
         r = subprocess.run([LATE, path, self.device.tasks, self.device.stat, what, how], stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, timeout=waste.LIMIT)
         print("%s, %s: exit %d, %s" % (what, how, r.returncode, r.stdout.decode().strip()), file=sys.stderr)
@@ -67,7 +67,7 @@ class Late(crash.Test):
             s = p.poll() is None and crash.stats(p.pid)
             return p.poll() is not None or s and s["counters"]["tokens"] > tokens
 
-        while p.poll() is None and kills < (60 if waste.LONG else 8):
+        while p.poll() is None and kills < 60 and (waste.LONG or kills < 8 or not in_flight):
             pid = waste.stages_of(p.pid).get("reader")
             if pid is None:
                 continue
@@ -81,7 +81,7 @@ class Late(crash.Test):
                 # five deaths at one token would end the request
                 s = crash.stats(p.pid)
                 tokens = s["counters"]["tokens"] if s else tokens
-                waste.wait_for("another token", further, 60 * waste.SLOW)
+                waste.wait_for("another token", further)
             except (ProcessLookupError, OSError):
                 pass
         r = self.ok(waste.finish(p))

