@@ -83,7 +83,14 @@ class MemoryGroup:
         self.v1 = self.base() == self.V1
         self.path = os.path.join(self.base(), "waste-test-%d" % os.getpid())
         os.mkdir(self.path)
-        self.write("memory.limit_in_bytes" if self.v1 else "memory.max", limit_bytes)
+        self.limit(limit_bytes)
+
+    def limit(self, nbytes):
+        self.write("memory.limit_in_bytes" if self.v1 else "memory.max", nbytes)
+
+    def used(self):
+        with open(os.path.join(self.path, "memory.usage_in_bytes" if self.v1 else "memory.current")) as f:
+            return int(f.read())
 
     def write(self, name, value):
         with open(os.path.join(self.path, name), "w") as f:

@@ -5,9 +5,9 @@ import subprocess
 import time
 import unittest
 
+import kernel
 import waste
 
-CGROUP = "/sys/fs/cgroup/memory"
 N = 20000                                                     # more than any of this takes; then it is stopped
 CTX = 20480
 
@@ -114,39 +114,30 @@ class Budget(waste.Test):
     def test_nobody_to_ask(self):
         self.refused(waste.waste_run("budget", "1G", "--pid", "1"), codes=(1, 2))
 
-    @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
+    @unittest.skipIf(kernel.MemoryGroup.unavailable(), kernel.MemoryGroup.unavailable())
     @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
     def test_a_limit_that_comes_closer_shrinks_the_cache(self):
-        group = os.path.join(CGROUP, "waste-test-budget-%d" % os.getpid())
-        os.mkdir(group)
+        with kernel.MemoryGroup(1 << 30) as group:
+            self.same(self.limited(group))
 
-        def put(name, value):
-            with open(os.path.join(group, name), "w") as f:
-                f.write(str(value))
-
-        def used():
-            with open(os.path.join(group, "memory.usage_in_bytes")) as f:
-                return int(f.read())
-        put("memory.limit_in_bytes", 1 << 30)
-        p = subprocess.Popen([waste.RUN] + [str(a) for a in self.args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, preexec_fn=lambda: put("cgroup.procs", os.getpid()))
+    def limited(self, group):
+        p = waste.start(*self.args, preexec_fn=group.enter)
         try:
             self.begun(p)
             self.ok(self.budget(p, "1G"))
             time.sleep(0.3)
             before = self.stats(p)["cache"]
             self.assertEqual(before["pressure_shrinks"], 0)
-            put("memory.limit_in_bytes", used() + (256 << 10))
+            group.limit(group.used() + (256 << 10))
             after = waste.wait_for("a smaller cache", lambda: (lambda c: c if c["pressure_shrinks"] and
                                    c["slots_in_use"] < c["slots_budget"] else None)(self.stats(p)["cache"]))
             self.assertGreaterEqual(after["slots_in_use"], self.floor["floor_slots"])
             self.assertIn(b"memory is short", waste.waste_run("log", "--pid", p.pid).out)
-            put("memory.limit_in_bytes", 1 << 30)
+            group.limit(1 << 30)
         finally:
             waste.waste_run("stop", "--pid", p.pid)
             r = waste.finish(p)
-            os.rmdir(group)
-        self.same(r)
+        return r
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import waste
 from slow_device import SlowDevice
 
 TWO_DRIVES = os.path.join(waste.BUILD, "tests", "e2e", "two_drives")
-CGROUP = "/sys/fs/cgroup/memory"
 MODES = ("auto", "uring", "pread", "uring+direct", "pread+direct")
 
 
@@ -171,7 +170,7 @@ class Io(waste.Test):
                     # asked for last, and there while the slow one is at it
                     self.assertGreater(r["slow_to_come"], 0)
 
-    @unittest.skipUnless(os.access(os.path.join(CGROUP, "cgroup.procs"), os.W_OK), "no writable memory cgroup (v1)")
+    @unittest.skipIf(kernel.MemoryGroup.unavailable(), kernel.MemoryGroup.unavailable())
     @unittest.skipIf(waste.SLOW > 1, "a sanitizer takes memory of its own")
     def test_a_cgroup_limit_under_the_size_of_the_banks(self):
         model = big_banks()
@@ -180,24 +179,14 @@ class Io(waste.Test):
         want = self.ok(self.under(None, model=model, args=args)).json()["ids"]
         limit = 44 << 20
         self.assertGreater(banks, limit)
-        group = os.path.join(CGROUP, "waste-test-io-%d" % os.getpid())
-        os.mkdir(group)
-        try:
-            with open(os.path.join(group, "memory.limit_in_bytes"), "w") as f:
-                f.write(str(limit))
-
-            def enter():
-                with open(os.path.join(group, "cgroup.procs"), "w") as f:
-                    f.write(str(os.getpid()))
+        with kernel.MemoryGroup(limit) as group:
             for mode in ("auto", "pread"):
                 with self.subTest(mode):
-                    r = self.ok(self.under(enter, "--io", mode, model=model, args=args))
+                    r = self.ok(self.under(group.enter, "--io", mode, model=model, args=args))
                     self.assertEqual(r.json()["ids"], want)
             # all of the banks would not fit
-            self.refused(self.under(enter, "--budget", banks + (32 << 20), model=model, args=args),
-                         "over the memory limit of 44.0 MiB", group, codes=(2,))
-        finally:
-            os.rmdir(group)
+            self.refused(self.under(group.enter, "--budget", banks + (32 << 20), model=model, args=args),
+                         "over the memory limit of 44.0 MiB", group.path, codes=(2,))
 
 
 def big_banks():
