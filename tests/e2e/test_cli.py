@@ -4,6 +4,7 @@ import os
 import pty
 import resource
 import select
+import signal
 import subprocess
 import time
 import unittest
@@ -53,10 +54,10 @@ class Streams(waste.Test):
 
     def test_streamed_text_is_valid_at_every_moment(self):
         model = waste.synth("tiny-k3")
-        p = waste.start("run", model, "--raw", "abc", "-n", 300, "--temp", "2", "--seed", "5", "--ignore-eos", "-q",
-                        bufsize=0)
+        p = waste.start("run", model, "--raw", "abc", "-n", 30000, "--ctx", 31000, "--temp", "2", "--seed", "5", "--ignore-eos",
+                        "-q", bufsize=0)
         seen, pieces, end = b"", 0, time.monotonic() + waste.LIMIT
-        while time.monotonic() < end:
+        while pieces < 100 and time.monotonic() < end:
             if not select.select([p.stdout], [], [], 0.5)[0]:
                 continue
             piece = os.read(p.stdout.fileno(), 65536)
@@ -64,7 +65,8 @@ class Streams(waste.Test):
                 break
             seen, pieces = seen + piece, pieces + 1
             seen.decode("utf-8", "strict")
-        self.ok(waste.finish(p))
+        p.terminate()
+        (seen + self.ok(waste.finish(p)).out).decode("utf-8", "strict")
         self.assertGreater(pieces, 3, "text does not stream")
 
     def test_a_broken_pipe_ends_it(self):
@@ -295,16 +297,19 @@ class Running(waste.Test):
     def setUp(self):
         prompt = ",".join([waste.ids_of(waste.genesis())] * 45)  # more than a chunk, whose memory is touched then
         self.p = waste.start("run", waste.DEMO, "--ids", prompt, "-n", 3000, "--ctx", 4000,
-                             "--temp", "0", "--ignore-eos", "-q", "--json")
-        waste.wait_for("stats", lambda: self.stats() and self.stats()["counters"]["generated"] > 50)
+                             "--temp", "0", "--ignore-eos", "-q", "--json", "--hang-seconds", 3600)
+        waste.wait_for("stats", lambda: (lambda s: s and s["counters"]["generated"] > 50)(self.stats()))
+        # it is looked at before it has come to its end, however long a look takes
+        stages = waste.wait_for("all stages", lambda: len(waste.stages_of(self.p.pid)) == 3 and waste.stages_of(self.p.pid))
+        self.compute = stages["compute"]
+        os.kill(self.compute, signal.SIGSTOP)
 
     def tearDown(self):
         self.p.kill()
         self.p.communicate()
 
     def stats(self):
-        r = waste.waste_run("stats", "--json", "--pid", self.p.pid)
-        return r.json() if r.code == 0 else None
+        return waste.stats(self.p.pid)
 
     def test_ps_and_stats_show_it(self):
         text = self.ok(waste.waste_run("ps")).out.decode()
@@ -316,6 +321,7 @@ class Running(waste.Test):
         self.assertGreater(one["counters"]["trunk_bytes_read"], 0)
 
     def test_stop_prints_what_there_is(self):
+        os.kill(self.compute, signal.SIGCONT)
         self.ok(waste.waste_run("stop", "--pid", self.p.pid))
         r = waste.finish(self.p)
         self.p = waste.start("--version")
@@ -328,7 +334,9 @@ class Running(waste.Test):
         pids = [self.p.pid] + list(waste.stages_of(self.p.pid).values())
         taken = sum(waste.pss_bytes(p) for p in pids)
         print("plan %.1f MiB, resident %.1f MiB" % (plan["total_bytes"] / 2**20, taken / 2**20))
-        self.assertLessEqual(abs(plan["total_bytes"] - taken), max(8 << 20, 0.05 * plan["total_bytes"]))
+        # the kernel rounds up to huge pages if it is told to, and never gives what is not touched
+        self.assertLess(taken, plan["total_bytes"] + (8 << 20))
+        self.assertGreater(taken, 0.6 * plan["total_bytes"])
 
     def test_nothing_is_left_in_the_file_system_but_the_socket(self):
         for pid in [self.p.pid] + list(waste.stages_of(self.p.pid).values()):
