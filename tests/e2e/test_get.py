@@ -256,7 +256,7 @@ class Transfers(Get):
         with fs.hub(FILES) as s:
             s.fault(".*" + SHARDS[0], 1, stall=1000)
             s.fault(".*" + SHARDS[1], 1, drip=100)
-            self.ok(self.get(s, "--stall", 1))
+            self.ok(self.get(s, "--stall", 3))
             self.assert_files()
             self.assertEqual(len(s.asked(".*" + SHARDS[0])), 2)
             self.assertEqual(len(s.asked(".*" + SHARDS[1])), 2)
@@ -264,7 +264,7 @@ class Transfers(Get):
     def test_a_server_that_only_stalls_is_an_error(self):
         with fs.hub(FILES) as s:
             s.fault(".*" + SHARDS[0], stall=0)
-            self.refused(self.get(s, "--stall", 1, "--retries", 1), SHARDS[0], codes=(1,))
+            self.refused(self.get(s, "--stall", 3, "--retries", 1), SHARDS[0], codes=(1,))
             self.assertEqual(len(s.asked(".*" + SHARDS[0])), 2)
 
     def test_a_server_without_ranges_starts_again(self):

@@ -89,7 +89,8 @@ class Machine(waste.Test):
                 if not alone: # nobody is pinned: nobody has to leave
                     self.assertIn(cpus[0], os.sched_getaffinity(waste.stages_of(p.pid)["router"]))
                 else:
-                    self.assertEqual(os.sched_getaffinity(waste.stages_of(p.pid)["compute"]), {cpus[0]})
+                    waste.wait_for("compute to be on it", lambda: os.sched_getaffinity(
+                        waste.stages_of(p.pid)["compute"]) == {cpus[0]})
             finally:
                 p.stdin.close()
                 p.stdin = None

@@ -126,12 +126,14 @@ class Prefill(waste.Test):
 
     def test_stats_say_how_far_a_prompt_is(self):
         p = self.long()
-        def look():
-            r = waste.waste_run("stats", "--json", "--pid", p.pid)
-            return r.code == 0 and (r.json()["prefill"] or {}).get("position") and r.json()["prefill"]
+
+        def look(after=0):
+            self.assertIsNone(p.poll(), "it ended early")
+            f = (waste.stats(p.pid) or {}).get("prefill")
+            return f and f["position"] > after and f
         first = waste.wait_for("a prompt in stats", look)
         self.assertEqual((first["begin"], first["end"]), (0, 3500))
-        later = waste.wait_for("progress", lambda: (lambda f: f and f["position"] > first["position"] and f)(look()))
+        later = waste.wait_for("progress", lambda: look(first["position"]))
         self.assertGreater(later["seconds"], first["seconds"])
         self.assertGreater(later["tok_per_s"], 0)
         self.ok(waste.finish(p))

@@ -1,4 +1,5 @@
 """scripts/convert-slurm on a Slurm of one machine: an array of conversions and a merge give the undivided container."""
+import contextlib
 import os
 import shutil
 import signal
@@ -21,10 +22,13 @@ def missing():
     return None if os.geteuid() == 0 else "Slurm's daemons need root"
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def free_ports(count):
+    """Different ones: all are bound at once."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
 
 
 class Cluster:
@@ -37,13 +41,14 @@ class Cluster:
         for name in list(self.env):
             if name.startswith(("SLURM_", "SBATCH_")) and name != "SLURM_CONF":
                 del self.env[name]
+        ports = free_ports(2)
         host = socket.gethostname().split(".")[0]
         with open(self.conf, "w") as f:
             f.write("\n".join((
                 "ClusterName=waste", "SlurmctldHost=%s(127.0.0.1)" % host, "SlurmUser=root", "SlurmdUser=root",
                 "AuthType=auth/munge", "CredType=cred/munge",
                 "AuthInfo=socket=%s" % self.at("munge.socket"),
-                "SlurmctldPort=%d" % free_port(), "SlurmdPort=%d" % free_port(),
+                "SlurmctldPort=%d" % ports[0], "SlurmdPort=%d" % ports[1],
                 "StateSaveLocation=%s" % self.at("state"), "SlurmdSpoolDir=%s" % self.at("spool"),
                 "SlurmctldPidFile=%s" % self.at("ctld.pid"), "SlurmdPidFile=%s" % self.at("d.pid"),
                 "SlurmctldLogFile=%s" % self.at("ctld.log"), "SlurmdLogFile=%s" % self.at("d.log"),
