@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ STAGES = ("reader", "compute", "router")
 SLOW = float(os.environ.get("WASTE_SLOW", "1"))
 LONG = os.environ.get("WASTE_LONG") == "1"
 LIMIT = 120 * SLOW
+PROGRESS = re.compile(r"[^:]+: .+ of .+, .+/s, .+ left")
 # what one test's run learns must not change another's; test_usage.py asks for it
 os.environ["WASTE_USAGE"] = "off"
 os.environ["WASTE_PREFIX_CACHE"] = "0"  # nor what it keeps; test_prefix.py asks for it
@@ -80,7 +82,8 @@ class Result:
         return json.loads(self.out)
 
     def error_lines(self):
-        return [l for l in self.err.decode("utf-8", "replace").splitlines() if l.strip()]
+        """What stderr says but for progress, which comes when something happens to take more than two seconds."""
+        return [l for l in self.err.decode("utf-8", "replace").splitlines() if l.strip() and not PROGRESS.fullmatch(l)]
 
 
 def waste_run(*args, limit=None, stdin=None, env=None, program=RUN):
