@@ -54,6 +54,14 @@ static void release_held(struct waste_cache *c, uint32_t keep)
     c->held_count = left;
 }
 
+void waste_cache_rest(struct waste_cache *c)
+{
+    if (!c->held_count)
+        return;
+    c->records++; /* one that asks for nothing */
+    release_held(c, 0);
+}
+
 /* For the newest record. */
 static void hold(struct waste_cache *c, uint32_t slot)
 {

@@ -166,6 +166,9 @@ static inline uint32_t waste_cache_in_use(const struct waste_cache *c)
     return c->slots - c->lost - c->retired_count;
 }
 
+/* Nobody computes: no demand record that was taken counts any more. */
+void waste_cache_rest(struct waste_cache *c);
+
 /* What waste-run wants used now: within 2 * top_k and all. */
 uint32_t waste_cache_wanted_slots(const struct waste_cache *c);
 

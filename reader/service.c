@@ -361,6 +361,10 @@ static void resize(struct waste_service *s)
         atomic_store_explicit(&control->slots_in_use, wanted, memory_order_relaxed);
         return;
     }
+    /* relaxed: whose record we have taken was not idle when it posted it */
+    if (atomic_load_explicit(&control->stage[WASTE_STAGE_COMPUTE].activity, memory_order_relaxed) ==
+        WASTE_ACT_IDLE)
+        waste_cache_rest(&s->cache);
     waste_prefault_stop(&s->prefault); /* it would fill the holes again */
     uint32_t n = waste_cache_resize(&s->cache, out, 8);
     for (uint32_t i = 0; i < n; i++) {
@@ -460,7 +464,8 @@ int waste_service_run(struct waste_service *s)
     bool asked = false;
     int rc = 0;
     while (rc == 0) {
-        bool stopping = asked; /* one more turn: what was posted before is learned from and counted */
+        bool stopping =
+            asked; /* one more turn: what was posted before is learned from and counted */
         asked = waste_service_stopping(s);
         bool any = turn(s, stopping, &rc);
         uint32_t pending = waste_fetch_pending(&s->fetch);

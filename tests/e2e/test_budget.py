@@ -105,6 +105,7 @@ class Budget(waste.Test):
             self.refused(self.budget(p, plan["floor_bytes"] - 1), "under the floor", codes=(1, 2))
             self.assertEqual(self.ok(waste.waste_run("budget", plan["floor_bytes"], "--pid", p.pid, "--json")).json()["slots"],
                              plan["floor_slots"])
+            self.settled(p, plan["floor_slots"])    # at rest: what the last chunk asked for counts no more
         finally:
             p.stdin.close()
             p.stdin = None

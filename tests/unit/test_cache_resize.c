@@ -81,11 +81,15 @@ static void assert_sound(struct rig *r)
     assert_true(SLOTS - in_state(r, WASTE_SLOT_EMPTY) <= waste_cache_in_use(c));
 }
 
-/* All of the record is wanted, read and there. */
-static void demand(struct rig *r, uint32_t layer, uint32_t first)
+/* All of the record is wanted, read and there; `hold` records before it still count. */
+static void demand_holding(struct rig *r, uint32_t layer, uint32_t first, uint32_t hold)
 {
     struct waste_cache_read read[64];
-    r->want = (struct waste_want){.step = r->step++, .layer = layer, .count = top_k};
+    r->want = (struct waste_want){.step = r->step++,
+                                  .layer = layer,
+                                  .count = top_k,
+                                  .kind = hold ? WASTE_WANT_CHUNK : WASTE_WANT_STEP,
+                                  .hold = hold};
     for (uint32_t i = 0; i < top_k; i++)
         r->want.expert[i] = (first + i * 5) % experts;
     waste_cache_demand(&r->cache, &r->want);
@@ -96,6 +100,11 @@ static void demand(struct rig *r, uint32_t layer, uint32_t first)
     for (uint32_t i = 0; i < top_k; i++)
         assert_int_not_equal(slot_of(r, layer, (first + i * 5) % experts), WASTE_SLOT_NONE);
     assert_sound(r);
+}
+
+static void demand(struct rig *r, uint32_t layer, uint32_t first)
+{
+    demand_holding(r, layer, first, 0);
 }
 
 static uint32_t resize(struct rig *r, uint32_t wanted)
@@ -175,6 +184,24 @@ static void what_is_held_or_pinned_stays_until_later(void **state)
     /* the newest record's experts are among what is left */
     for (uint32_t i = 0; i < top_k; i++)
         assert_int_not_equal(slot_of(&r, r.cache.layer, r.want.expert[i]), WASTE_SLOT_NONE);
+    destroy(&r);
+}
+
+static void what_a_request_that_is_over_held_goes(void **state)
+{
+    (void)state;
+    struct rig r;
+    create(&r, 0);
+    for (uint32_t i = 0; i < 10; i++) /* of a chunk: all of them count */
+        demand_holding(&r, 1 + i % 7, i * 7, i);
+    resize(&r, 2 * top_k);
+    assert_true(waste_cache_in_use(&r.cache) > 2 * top_k);
+    waste_cache_rest(&r.cache);
+    resize(&r, 2 * top_k);
+    assert_int_equal(waste_cache_in_use(&r.cache), 2 * top_k);
+    assert_sound(&r);
+    demand(&r, 3, 11);
+    assert_sound(&r);
     destroy(&r);
 }
 
@@ -278,6 +305,7 @@ int main(void)
         cmocka_unit_test(a_full_cache_shrinks_and_grows),
         cmocka_unit_test(the_floor_stays),
         cmocka_unit_test(what_is_held_or_pinned_stays_until_later),
+        cmocka_unit_test(what_a_request_that_is_over_held_goes),
         cmocka_unit_test(a_new_reader_begins_with_what_is_wanted),
         cmocka_unit_test(the_least_valuable_go_first),
         cmocka_unit_test(a_prefetch_that_was_passed_or_taken_back),
