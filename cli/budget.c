@@ -13,7 +13,7 @@ void waste_supervisor_budget_init(struct waste_supervisor *s)
 
     s->budget_slots = plan->slots;
     s->budget_bytes = plan->total_bytes;
-    s->oom_kills = waste_machine_oom_kills();
+    s->oom_kills = s->oom_kills_now = waste_machine_oom_kills();
     waste_pressure_init(&s->pressure, s->p->model->expert.record_bytes, plan->floor_slots,
                         plan->slots);
 }
@@ -25,22 +25,19 @@ void waste_supervisor_keeps(struct waste_supervisor *s, struct waste_prefix *pre
     pthread_mutex_unlock(&s->lock);
 }
 
-void waste_supervisor_look_at_memory(struct waste_supervisor *s)
+/* True: the cache has become smaller. */
+static bool follow(struct waste_supervisor *s, bool killed)
 {
     struct waste_pressure_reading reading;
-    int64_t now = waste_now_ns();
     uint32_t before = s->pressure.slots, after;
     char left[24], total[24];
 
-    if (now - s->pressure_ns < WASTE_SECOND_NS)
-        return;
-    s->pressure_ns = now;
-    s->oom_kills = waste_machine_oom_kills();
     if (!waste_pressure_read(&reading))
-        return;
+        return false;
+    reading.killed = killed;
     after = waste_pressure_judge(&s->pressure, &reading, s->budget_slots);
     if (after == before)
-        return;
+        return false;
     if (after < before) {
         /* relaxed: for people */
         atomic_fetch_add_explicit(&s->p->shm.control->pressure_shrinks, 1, memory_order_relaxed);
@@ -51,6 +48,25 @@ void waste_supervisor_look_at_memory(struct waste_supervisor *s)
                         after);
     }
     waste_pipeline_set_slots(s->p, after, s->budget_slots, s->budget_bytes);
+    return after < before;
+}
+
+void waste_supervisor_look_at_memory(struct waste_supervisor *s)
+{
+    int64_t now = waste_now_ns();
+
+    if (now - s->pressure_ns < WASTE_SECOND_NS)
+        return;
+    s->pressure_ns = now;
+    /* one look behind: who was killed just before this one may not have been reaped yet */
+    s->oom_kills = s->oom_kills_now;
+    s->oom_kills_now = waste_machine_oom_kills();
+    follow(s, false);
+}
+
+bool waste_supervisor_give_way(struct waste_supervisor *s)
+{
+    return follow(s, true);
 }
 
 int waste_supervisor_budget(struct waste_supervisor *s, uint64_t bytes, uint32_t *slots,

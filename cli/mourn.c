@@ -116,14 +116,33 @@ static int64_t busy_ns(const struct waste_supervisor *s, enum waste_stage_id sta
     return c->killed ? now - c->heartbeat_ns : 0;
 }
 
+/* Acquire: the step's outcome is whole or not there; nothing else is read through it. */
+static uint64_t commit_word(const struct waste_supervisor *s)
+{
+    return atomic_load_explicit(&s->p->session->commit, memory_order_acquire);
+}
+
+bool waste_supervisor_fails_again(struct waste_supervisor *s, enum waste_stage_id stage,
+                                  int64_t busy_ns, bool starved)
+{
+    struct waste_child *c = &s->child[stage];
+    int64_t now = waste_now_ns();
+    uint64_t request =
+        atomic_load_explicit(&s->p->session->request.seq, memory_order_relaxed); /* only compared */
+
+    if (starved) {
+        c->not_before_ns = now + WASTE_GIVE_WAY_NS;
+        if (waste_supervisor_give_way(s))
+            return false; /* the next one has more room: not the same death again */
+    }
+    return waste_deaths_add(&c->deaths, now, busy_ns, request, commit_word(s));
+}
+
 static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const siginfo_t *info)
 {
     struct waste_child *c = &s->child[stage];
     struct waste_log *log = waste_supervisor_log(s);
-    /* acquire: the step's outcome is whole or not there; nothing else is read through it */
-    uint64_t commit = atomic_load_explicit(&s->p->session->commit, memory_order_acquire);
-    uint64_t request =
-        atomic_load_explicit(&s->p->session->request.seq, memory_order_relaxed); /* only compared */
+    uint32_t position = waste_commit_position(commit_word(s));
     bool exited = info->si_code == CLD_EXITED;
     int64_t now = waste_now_ns();
     char how[96];
@@ -142,11 +161,12 @@ static void judge(struct waste_supervisor *s, enum waste_stage_id stage, const s
         c->gone_ns = now;
     if (exited && (info->si_status == 2 || info->si_status == 127))
         break_down(s, stage, how);
-    else if (waste_deaths_add(&c->deaths, now, busy_ns(s, stage, now), request, commit))
-        tire(s, stage, how, waste_commit_position(commit));
+    else if (waste_supervisor_fails_again(s, stage, busy_ns(s, stage, now),
+                                          was_out_of_memory(s, info, c)))
+        tire(s, stage, how, position);
     if (c->life == WASTE_LIFE_IDLE) {
         waste_log_write(log, WASTE_LOG_WARNING, "%s (pid %d) died of %s at token position %u",
-                        waste_stage_name[stage], c->pid, how, waste_commit_position(commit));
+                        waste_stage_name[stage], c->pid, how, position);
     } else {
         c->gone_ns = 0;
         waste_log_write(log, WASTE_LOG_ERROR, "%s", c->reason);

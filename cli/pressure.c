@@ -55,7 +55,7 @@ uint32_t waste_pressure_judge(struct waste_pressure *p, const struct waste_press
     p->last_ns = now->now_ns;
     if (p->slots > most)
         p->slots = most;
-    if (now->left_bytes < reserve || stalls) {
+    if (now->left_bytes < reserve || stalls || now->killed) {
         uint64_t step = (uint64_t)p->slots / GROW * p->slot_bytes;
         p->slots = shrunk(p, short_of_aim > step ? short_of_aim : step);
         p->calm_since_ns = 0;

@@ -1,9 +1,10 @@
 /*
- * When the machine wants memory back: how many slots the cache should use, looked at once a second.
+ * When the machine wants memory back: how many slots the cache should use, looked at once a second
+ * and whenever the kernel has killed a stage for want of memory.
  *
- * A cache that pages is 8 to 20 times slower than a smaller one, so it gives way first. Two signs
- * count: little is left of the machine's memory or of a cgroup's limit, or processes stall for
- * memory (PSI) while not much is left. It shrinks at once and by what is missing, never under the
+ * A cache that pages is 8 to 20 times slower than a smaller one, so it gives way first. Three signs
+ * count: little is left of the machine's memory or of a cgroup's limit, processes stall for memory
+ * (PSI) while not much is left, or one of ours was killed for it, whatever seems to be left. It shrinks at once and by what is missing, never under the
  * floor, and grows back slowly when there has been room for a while.
  */
 #ifndef WASTE_CLI_PRESSURE_H
@@ -17,6 +18,7 @@ struct waste_pressure_reading {
     uint64_t left_bytes;  /* that can be had without swapping or hitting a limit */
     uint64_t total_bytes; /* the machine's, or the tightest limit */
     uint64_t stall_us;    /* time any process was stalled for memory, ever; 0 if unknown */
+    bool killed;          /* the kernel has just killed a stage for want of memory */
 };
 
 struct waste_pressure {

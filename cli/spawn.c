@@ -41,43 +41,26 @@ int waste_spawn_find(struct waste_programs *out, struct waste_error *err)
 }
 
 /*
- * When memory runs out the kernel kills the process with the highest score: a stage, which costs a
- * pause, rather than waste-run, which would cost everything. Empty where the score cannot be read.
+ * When memory runs out the kernel kills the process with the highest score. A stage is to go before
+ * anything else: that costs a pause, and the cache gives way (budget.c), while the death of waste-run
+ * would cost everything. Less than the most would not do: in a small cgroup the pages that waste-run
+ * shares with its stages count as much as what a lower score takes off.
  */
-struct oom_score {
-    char text[16];
-};
-enum { OOM_SCORE_ABOVE = 300, OOM_SCORE_MAX = 1000 };
-
-static struct oom_score stage_oom_score(void)
+static void offer_to_oom_killer(void)
 {
-    struct oom_score score = {""};
-    int own;
-    FILE *f = fopen("/proc/self/oom_score_adj", "re");
-
-    if (f == NULL)
-        return score;
-    if (fscanf(f, "%d", &own) == 1)
-        snprintf(score.text, sizeof(score.text), "%d",
-                 own + OOM_SCORE_ABOVE < OOM_SCORE_MAX ? own + OOM_SCORE_ABOVE : OOM_SCORE_MAX);
-    fclose(f);
-    return score;
-}
-
-static void set_oom_score(const struct oom_score *score)
-{
-    int fd = score->text[0] != '\0' ? open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC) : -1;
+    static const char most[] = "1000";
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 
     if (fd < 0)
         return;
-    ssize_t n = write(fd, score->text, strlen(score->text));
+    ssize_t n = write(fd, most, sizeof(most) - 1);
     (void)n; /* without it the stage runs all the same */
     close(fd);
 }
 
 /* In the child of a process with threads: system calls only. */
 static void become(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
-                   pid_t parent, int null, const struct oom_score *score)
+                   pid_t parent, int null)
 {
     sigset_t none;
 
@@ -85,7 +68,7 @@ static void become(const struct waste_pipeline *p, enum waste_stage_id stage, co
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before the line above */
         _exit(1);
-    set_oom_score(score);
+    offer_to_oom_killer();
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
@@ -115,7 +98,6 @@ static int cannot(struct waste_error *err, enum waste_stage_id stage, const char
 int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const char *program,
                 pid_t *out_pid, int *out_pidfd, struct waste_error *err)
 {
-    const struct oom_score score = stage_oom_score();
     pid_t parent = getpid();
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
@@ -123,7 +105,7 @@ int waste_spawn(const struct waste_pipeline *p, enum waste_stage_id stage, const
         return cannot(err, stage, "/dev/null");
     pid_t pid = fork();
     if (pid == 0)
-        become(p, stage, program, parent, null, &score);
+        become(p, stage, program, parent, null);
     int rc = pid < 0 ? cannot(err, stage, "fork") : 0;
     close(null);
     if (rc != 0)

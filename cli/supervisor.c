@@ -50,31 +50,45 @@ void waste_supervisor_publish_failure(struct waste_supervisor *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* No memory, no process or descriptor left: it may be over in a moment. */
+static void cannot_start(struct waste_supervisor *s, int i, int rc, const struct waste_error *err)
+{
+    struct waste_child *c = &s->child[i];
+    bool again = !waste_supervisor_fails_again(s, i, 0, rc == -ENOMEM);
+
+    waste_log_write(waste_supervisor_log(s), again ? WASTE_LOG_WARNING : WASTE_LOG_ERROR, "%s",
+                    err->text);
+    c->not_before_ns = waste_now_ns() + WASTE_GIVE_WAY_NS;
+    if (again)
+        return;
+    c->life = WASTE_LIFE_TIRED;
+    snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, err->text);
+    waste_supervisor_publish_failure(s);
+}
+
 static void start_child(struct waste_supervisor *s, int i)
 {
     struct waste_child *c = &s->child[i];
     struct waste_stage *record = &s->p->shm.control->stage[i];
-    bool again = c->incarnation > 0;
 
     c->incarnation++;
     c->heartbeat = atomic_load_explicit(&record->heartbeat_ns, memory_order_relaxed);
     c->born_ns = c->heartbeat_ns = waste_now_ns();
     c->log_start = atomic_load_explicit(&s->p->shm.control->log[i].next, memory_order_relaxed);
     atomic_store_explicit(&record->stop, 0, memory_order_relaxed);
-    if (again)
-        atomic_fetch_add_explicit(&record->restarts, 1, memory_order_relaxed);
     /* release: who sees the new incarnation sees what was repaired */
     atomic_store_explicit(&record->incarnation, c->incarnation, memory_order_release);
     struct waste_error err;
-    if (waste_spawn(s->p, i, s->programs->path[i], &c->pid, &c->pidfd, &err) != 0) {
-        c->life = WASTE_LIFE_TIRED;
-        snprintf(c->reason, sizeof(c->reason), "%.*s", (int)sizeof(c->reason) - 1, err.text);
-        waste_log_write(waste_supervisor_log(s), WASTE_LOG_ERROR, "%s", c->reason);
-        waste_supervisor_publish_failure(s);
+    int rc = waste_spawn(s->p, i, s->programs->path[i], &c->pid, &c->pidfd, &err);
+    if (rc != 0) {
+        cannot_start(s, i, rc, &err);
         return;
     }
     WASTE_POINT(RUN_STARTED);
     c->life = WASTE_LIFE_ALIVE;
+    if (c->started)
+        atomic_fetch_add_explicit(&record->restarts, 1, memory_order_relaxed);
+    c->started = true;
     atomic_store_explicit(&record->pid, c->pid, memory_order_relaxed);
     waste_pipeline_ring_all(s->p);
 }
@@ -211,8 +225,10 @@ static bool any_alive(const struct waste_supervisor *s)
 
 static void start_idle(struct waste_supervisor *s)
 {
+    int64_t now = waste_now_ns();
+
     for (int i = 0; i < WASTE_STAGE_COUNT; i++)
-        if (s->child[i].life == WASTE_LIFE_IDLE &&
+        if (s->child[i].life == WASTE_LIFE_IDLE && now >= s->child[i].not_before_ns &&
             !(i == WASTE_STAGE_ROUTER && s->options.no_router))
             start_child(s, i);
 }
@@ -229,9 +245,12 @@ static void look(struct waste_supervisor *s)
 
 static int look_ms(const struct waste_supervisor *s)
 {
-    for (int i = 0; i < WASTE_STAGE_COUNT; i++)
-        if (s->child[i].life == WASTE_LIFE_ALIVE && !runs(s, i))
+    for (int i = 0; i < WASTE_STAGE_COUNT; i++) {
+        const struct waste_child *c = &s->child[i];
+        if ((c->life == WASTE_LIFE_ALIVE && !runs(s, i)) ||
+            (c->life == WASTE_LIFE_IDLE && c->not_before_ns > s->last_look_ns))
             return LOOK_AT_START_MS;
+    }
     return LOOK_MS;
 }
 

@@ -54,6 +54,19 @@ static void never_under_the_floor(void **state)
     assert_int_equal(next(0, 0), FLOOR);
 }
 
+static void a_stage_killed_for_memory_counts_whatever_is_left(void **state)
+{
+    (void)state;
+    begin();
+    next(20 * GIB, 0);
+    now.killed = true;
+    uint32_t slots = next(20 * GIB, 0);
+    assert_true(slots < MOST - MOST / 20);
+    assert_true(next(20 * GIB, 0) < slots);
+    now.killed = false;
+    assert_int_equal(next(20 * GIB, 0), p.slots);
+}
+
 static void stalls_count_only_where_memory_is_short(void **state)
 {
     (void)state;
@@ -126,6 +139,7 @@ int main(void)
         cmocka_unit_test(with_room_nothing_happens),
         cmocka_unit_test(it_gives_back_what_is_missing_at_once),
         cmocka_unit_test(never_under_the_floor),
+        cmocka_unit_test(a_stage_killed_for_memory_counts_whatever_is_left),
         cmocka_unit_test(stalls_count_only_where_memory_is_short),
         cmocka_unit_test(it_grows_back_slowly_and_only_after_a_while),
         cmocka_unit_test(it_does_not_swing),

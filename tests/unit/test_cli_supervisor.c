@@ -416,6 +416,30 @@ static void five_deaths_at_one_step_count(void **state)
     assert_false(waste_deaths_add(&d, 10 * s + 10, 0, 2, 8)); /* somebody asks again */
 }
 
+/* Whatever this machine has left: it gives way while it can, and only then do the deaths count. */
+static void deaths_for_want_of_memory_count_when_the_cache_cannot_give_way(void **state)
+{
+    struct rig *r = *state;
+    struct waste_supervisor s = {.p = &r->p};
+    uint32_t gave = 0, counted = 0;
+
+    start(r, 10, false);
+    waste_supervisor_stop(r->s);
+    r->s = NULL;
+    waste_supervisor_budget_init(&s);
+    assert_int_equal(s.pressure.slots, SLOTS);
+    for (bool last = false; !last;) {
+        uint32_t before = s.pressure.slots;
+        last = waste_supervisor_fails_again(&s, WASTE_STAGE_COMPUTE, 0, true);
+        assert_true(s.child[WASTE_STAGE_COMPUTE].not_before_ns > waste_now_ns());
+        *(s.pressure.slots < before ? &gave : &counted) += 1;
+        assert_int_equal(last, counted == WASTE_DEATHS_MAX);
+    }
+    assert_true(gave > 0);
+    assert_int_equal(s.pressure.slots, r->p.plan.floor_slots);
+    assert_int_equal(atomic_load(&r->p.shm.control->pressure_shrinks), gave);
+}
+
 static void deaths_count_however_long_a_step_takes(void **state)
 {
     const int64_t s = WASTE_SECOND_NS;
@@ -451,6 +475,7 @@ int main(void)
         cmocka_unit_test(the_door_is_in_a_directory_of_our_own),
         cmocka_unit_test(five_deaths_at_one_step_count),
         cmocka_unit_test(deaths_count_however_long_a_step_takes),
+        T(deaths_for_want_of_memory_count_when_the_cache_cannot_give_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
