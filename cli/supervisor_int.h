@@ -35,8 +35,8 @@ struct waste_child {
     enum waste_life life;
     pid_t pid;
     int pidfd;
-    uint32_t incarnation;    /* counts attempts to start it too */
-    bool started;            /* once at least */
+    uint32_t incarnation; /* counts attempts to start it too */
+    bool started;         /* once at least */
     int64_t born_ns;
     bool polite;             /* asked to exit; its death is no accident */
     bool killed;             /* SIGKILL is on its way */
@@ -44,9 +44,9 @@ struct waste_child {
     int64_t polite_until_ns; /* then SIGKILL */
     uint64_t heartbeat;      /* as last seen; only its changes matter */
     int64_t heartbeat_ns;    /* when it changed, by our clock */
-    int64_t gone_ns;      /* its predecessor's last sign of life; 0: it has none, or runs again */
+    int64_t gone_ns;       /* its predecessor's last sign of life; 0: it has none, or runs again */
     int64_t not_before_ns; /* when the next process may start: the cache gives way first */
-    uint64_t log_start; /* lines in its log when this process started */
+    uint64_t log_start;    /* lines in its log when this process started */
     struct waste_deaths deaths;
     char reason[WASTE_ERROR_TEXT]; /* BROKEN, TIRED */
 };
@@ -69,8 +69,9 @@ struct waste_supervisor {
     uint32_t budget_slots; /* what the budget allows now; pressure may allow less */
     uint64_t budget_bytes;
     int64_t pressure_ns; /* last looked at */
-    uint64_t oom_kills, oom_kills_now; /* of the whole machine: at the last look but one, and then */
-    uint64_t seen_seq;                 /* newest request that gave tired stages another chance */
+    uint64_t oom_kills,
+        oom_kills_now; /* of the whole machine: at the last look but one, and then */
+    uint64_t seen_seq; /* newest request that gave tired stages another chance */
 
     pthread_mutex_t lock; /* of those below, between our own threads */
     int failure;
@@ -91,8 +92,8 @@ static inline struct waste_log *waste_supervisor_log(struct waste_supervisor *s)
 void waste_supervisor_mourn(struct waste_supervisor *s, enum waste_stage_id stage);
 
 /* Notes that a stage died after busy_ns at work, or could not be started. `starved`: for want of
- * memory; then the cache gives way, and while it can the failure does not count. True: it has failed
- * too often at this step. */
+ * memory; then the cache gives way, and while it can the failure does not count. True: it has
+ * failed too often at this step. */
 bool waste_supervisor_fails_again(struct waste_supervisor *s, enum waste_stage_id stage,
                                   int64_t busy_ns, bool starved);
 
@@ -102,8 +103,8 @@ void waste_supervisor_publish_failure(struct waste_supervisor *s);
 /* The thread's start; and every turn: the cache gives way when the machine wants memory. */
 void waste_supervisor_budget_init(struct waste_supervisor *s);
 void waste_supervisor_look_at_memory(struct waste_supervisor *s);
-/* A stage was killed for want of memory, or could not be started: the cache gives way at once. False:
- * it is as small as it can be. */
+/* A stage was killed for want of memory, or could not be started: the cache gives way at once.
+ * False: it is as small as it can be. */
 bool waste_supervisor_give_way(struct waste_supervisor *s);
 
 /* For the control socket. The cache's size changes while it is used. 0 or -EINVAL with err;

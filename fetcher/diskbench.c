@@ -14,6 +14,7 @@
 #include "fetcher/disk.h"
 #include "fetcher/fetch.h"
 #include "fetcher/io.h"
+#include "fetcher/progress.h"
 #include "reader/container.h"
 
 enum { FILES_MOST = 512, LEVELS = 6, CHUNK = 4 << 20, DEFAULT_SIZE = 4 << 20, BLOCK = 4096 };
@@ -24,7 +25,7 @@ struct options {
     const char *dir, *model;
     double seconds; /* a depth */
     uint32_t size;  /* 0: the model's records */
-    bool json;
+    bool json, quiet;
 };
 
 struct bench {
@@ -91,13 +92,18 @@ static int make_file(struct bench *b, int dir)
         rc = -errno;
     }
     b->files = fd >= 0 && rc == 0;
+    struct waste_progress progress;
+    waste_progress_init(&progress, "a file to read", bytes, b->o.quiet);
     for (uint64_t off = 0; off < bytes && rc == 0; off += CHUNK) {
         for (size_t i = 0; i < CHUNK / sizeof(*data); i++) {
             x ^= x << 13, x ^= x >> 7, x ^= x << 17;
             data[i] = x;
         }
         rc = waste_io_pwrite(fd, data, CHUNK, off);
+        atomic_store_explicit(&progress.done, off + CHUNK, memory_order_relaxed); /* only shown */
+        waste_progress_show(&progress);
     }
+    waste_progress_finish(&progress);
     if (rc == 0 && fsync(fd) < 0)
         rc = -errno;
     if (fd >= 0) {
@@ -132,6 +138,37 @@ static int open_model(struct bench *b)
     return 0;
 }
 
+static double rate_of(const struct waste_disk_rate *r)
+{
+    return (double)r->bytes / r->seconds;
+}
+
+static void print_header(const struct bench *b)
+{
+    printf("%s: %u %sfile%s, reads of %.2f MB at random places, O_DIRECT\n\n", b->o.dir, b->files,
+           b->temporary ? "temporary " : "", b->files == 1 ? "" : "s", b->o.size / 1e6);
+    printf("  depth      GB/s   ms a read%s\n", b->token_bytes ? "   tokens/s, all cold" : "");
+    fflush(stdout);
+}
+
+/* A row of the table as soon as it is known: that is its progress. */
+static void print_row(const struct bench *b, const struct waste_disk_rate *r)
+{
+    printf("  %5u  %8.2f  %10.2f", r->depth, rate_of(r) / 1e9,
+           r->seconds * 1e3 * r->depth / (double)r->reads);
+    if (b->token_bytes)
+        printf("  %19.2f", rate_of(r) / (double)b->token_bytes);
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* Where stdout is one object at the end, and it takes a while. */
+static void note_row(const struct bench *b, const struct waste_disk_rate *r)
+{
+    if (!b->o.quiet && LEVELS * b->o.seconds > 2)
+        fprintf(stderr, "depth %u: %.2f GB/s\n", r->depth, rate_of(r) / 1e9);
+}
+
 static int measure(struct bench *b)
 {
     struct waste_disk disk;
@@ -147,9 +184,14 @@ static int measure(struct bench *b)
         b->cached_before = waste_disk_cached_pages(&disk, &b->pages);
         b->device_bytes = waste_disk_device_bytes();
     }
+    if (rc == 0 && !b->o.json)
+        print_header(b);
     for (uint32_t i = 0; i < LEVELS && rc == 0; i++) {
         rc = waste_disk_measure(&disk, 1u << i, b->o.seconds, &b->rate[i], &err);
-        b->read_bytes += rc == 0 ? b->rate[i].bytes : 0;
+        if (rc != 0)
+            break;
+        b->read_bytes += b->rate[i].bytes;
+        (b->o.json ? note_row : print_row)(b, &b->rate[i]);
     }
     if (rc == 0) {
         b->device_bytes = waste_disk_device_bytes() - b->device_bytes;
@@ -164,11 +206,6 @@ static int measure(struct bench *b)
 static bool bypassed(const struct bench *b)
 {
     return b->device_bytes >= b->read_bytes && b->cached_after <= b->cached_before;
-}
-
-static double rate_of(const struct waste_disk_rate *r)
-{
-    return (double)r->bytes / r->seconds;
 }
 
 static int print_json(const struct bench *b)
@@ -196,19 +233,8 @@ static int print_json(const struct bench *b)
     return waste_fetch_print_json(object);
 }
 
-static void print_text(const struct bench *b)
+static void print_proof(const struct bench *b)
 {
-    printf("%s: %u %sfile%s, reads of %.2f MB at random places, O_DIRECT\n\n", b->o.dir, b->files,
-           b->temporary ? "temporary " : "", b->files == 1 ? "" : "s", b->o.size / 1e6);
-    printf("  depth      GB/s   ms a read%s\n", b->token_bytes ? "   tokens/s, all cold" : "");
-    for (uint32_t i = 0; i < LEVELS; i++) {
-        const struct waste_disk_rate *r = &b->rate[i];
-        printf("  %5u  %8.2f  %10.2f", r->depth, rate_of(r) / 1e9,
-               r->seconds * 1e3 * r->depth / (double)r->reads);
-        if (b->token_bytes)
-            printf("  %19.2f", rate_of(r) / (double)b->token_bytes);
-        putchar('\n');
-    }
     printf("\n  page cache   %" PRIu64 " of %" PRIu64 " pages of the files before, %" PRIu64
            " after\n",
            b->cached_before, b->pages, b->cached_after);
@@ -237,7 +263,7 @@ static int run(struct bench *b)
     if (rc == 0 && b->o.json)
         rc = print_json(b);
     else if (rc == 0)
-        print_text(b);
+        print_proof(b);
     for (uint32_t i = 0; i < b->files; i++)
         close(b->fd[i]);
     close(dir);
@@ -255,6 +281,7 @@ int waste_fetch_diskbench(const struct waste_fetch_args *args)
                            .model = args->model,
                            .seconds = args->seconds,
                            .size = (uint32_t)args->read_bytes,
-                           .json = args->json};
+                           .json = args->json,
+                           .quiet = args->quiet};
     return run(&b);
 }

@@ -2,6 +2,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -198,6 +199,12 @@ class Diskbench(waste.Test):
     def run_it(self, *args):
         return waste.waste_run("diskbench", "--seconds", "0.02", *args, program=waste.FETCH)
 
+    def on_a_drive(self, *args):
+        r = self.run_it(*args)
+        if r.code == 1 and b"O_DIRECT" in r.err:
+            self.skipTest("no O_DIRECT here")
+        return self.ok(r)
+
     def check(self, d):
         self.assertEqual([r["depth"] for r in d["depths"]], [1, 2, 4, 8, 16, 32])
         for r in d["depths"]:
@@ -207,17 +214,14 @@ class Diskbench(waste.Test):
     def test_a_directory_gets_a_file_that_is_gone_afterwards(self):
         path = os.path.join(waste.scratch(), "empty-disk")
         os.mkdir(path)
-        r = self.run_it("--json", path)
-        if r.code == 1 and b"O_DIRECT" in r.err:
-            self.skipTest("no O_DIRECT here")
-        d = self.ok(r).json()
+        d = self.on_a_drive("--json", path).json()
         self.check(d)
         self.assertTrue(d["temporary_file"])
         self.assertEqual(os.listdir(path), [])
         self.assertEqual(d["read_bytes"], 4 << 20)
 
     def test_a_model_says_what_it_means_in_tokens(self):
-        d = self.ok(self.run_it("--json", waste.DEMO)).json()
+        d = self.on_a_drive("--json", waste.DEMO).json()
         self.check(d)
         self.assertEqual(d["read_bytes"], 12288)
         self.assertEqual(d["token_bytes"], 7 * 4 * 12288)
@@ -229,6 +233,23 @@ class Diskbench(waste.Test):
         text = self.ok(self.run_it(waste.DEMO)).out.decode()
         self.assertIn("tokens/s", text)
         self.assertIn("/proc/self/io", text)
+
+    def test_what_takes_long_says_how_far_it_is(self):
+        """The table row by row; with --json a line of each on stderr, none with -q."""
+        self.on_a_drive(waste.DEMO)
+        long = ["--seconds", "0.4", waste.DEMO]
+        r, w = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)              # a read gives what one write wrote
+        p = subprocess.Popen([waste.FETCH, "diskbench", *long], stdout=w)
+        os.close(w)
+        writes = list(iter(lambda: os.read(r, 4096), b""))
+        os.close(r)
+        self.assertEqual(p.wait(waste.LIMIT), 0)
+        rows = [re.match(rb" +(\d+) +[\d.]+ +[\d.]+ +[\d.]+\n$", t) for t in writes[1:7]]
+        self.assertEqual([m and int(m.group(1)) for m in rows], [1, 2, 4, 8, 16, 32], writes)
+        err = self.ok(waste.waste_run("diskbench", "--json", *long, program=waste.FETCH)).err.decode()
+        self.assertEqual(re.findall(r"^depth (\d+): [\d.]+ GB/s$", err, re.M), ["1", "2", "4", "8", "16", "32"])
+        for quiet in (["-q", *long], [waste.DEMO, "--seconds", "0.02"]):
+            self.assertEqual(self.ok(waste.waste_run("diskbench", "--json", *quiet, program=waste.FETCH)).err, b"")
 
     @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no tmpfs")
     def test_memory_is_not_taken_for_a_drive(self):
