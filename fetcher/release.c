@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fetcher/io.h"
+#include "fetcher/listing.h"
 
 /* A probe has as many values at least, and is no smaller than what one request for a header brings.
  */
@@ -152,8 +153,7 @@ static json_t *weight_map(const char *path, const char *index)
     if (json_is_object(map))
         return map;
     json_decref(map);
-    waste_fetch_fail("%s/" WASTE_RELEASE_INDEX ": %s", path,
-                     root ? "has no weight_map" : error.text);
+    waste_fetch_fail("%s/" WASTE_INDEX_NAME ": %s", path, root ? "has no weight_map" : error.text);
     return NULL;
 }
 
@@ -195,7 +195,8 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-int waste_release_index_shards(const char *path, const char *index, char ***names, uint32_t *count)
+/* Names of the shards by the index's text; the list must be freed with its strings. */
+static int index_shards(const char *path, const char *index, char ***names, uint32_t *count)
 {
     json_t *map = weight_map(path, index), *shard, *seen = json_object();
     const char *name;
@@ -208,7 +209,7 @@ int waste_release_index_shards(const char *path, const char *index, char ***name
     {
         const char *in = json_string_value(shard);
         if (rc == 0 && !is_shard_name(in))
-            rc = waste_fetch_fail("%s/" WASTE_RELEASE_INDEX ": %s: \"%s\" is no shard's name", path,
+            rc = waste_fetch_fail("%s/" WASTE_INDEX_NAME ": %s: \"%s\" is no shard's name", path,
                                   name, in ? in : "");
         if (rc == 0)
             json_object_set_new(seen, in, json_null());
@@ -218,7 +219,7 @@ int waste_release_index_shards(const char *path, const char *index, char ***name
     if (rc == 0)
         json_object_foreach(seen, name, shard) if (!(list[n++] = strdup(name))) abort();
     if (rc == 0 && n == 0)
-        rc = waste_fetch_fail("%s/" WASTE_RELEASE_INDEX ": names no shard", path);
+        rc = waste_fetch_fail("%s/" WASTE_INDEX_NAME ": names no shard", path);
     if (rc == 0) {
         qsort(list, n, sizeof(*list), by_text);
         *names = list;
@@ -294,13 +295,39 @@ static void sort(struct waste_release *r)
         qsort(r->tensor, r->tensors, sizeof(*r->tensor), by_name);
 }
 
-int waste_release_finish_list(struct waste_release *r, const char *index)
+/* After the last shard: pairs are joined, the list is sorted, no name twice; with `index` (its
+ * text, or NULL) both say the same. */
+static int finish_list(struct waste_release *r, const char *index)
 {
     sort(r);
     if (check_twice(r) || (index && check_index(r, index)) || join_pairs(r))
         return -1;
     sort(r);
     return check_twice(r);
+}
+
+int waste_release_list(struct waste_release *r, const char *cached)
+{
+    char single[] = WASTE_SINGLE_NAME, *one = single, *index = NULL, **names = NULL;
+    json_t *kept = cached ? json_loads(cached, 0, NULL) : NULL;
+    uint32_t count = 0;
+    size_t bytes;
+    int rc = r->ops->small(r, WASTE_INDEX_NAME, WASTE_INDEX_BYTES, &index, &bytes);
+
+    if (rc == 0)
+        rc = index_shards(r->path, index, &names, &count);
+    else if (rc == -ENOENT)
+        rc = 0;
+    if (rc == 0)
+        rc = r->ops->add_shards(r, names ? names : &one, names ? count : 1, kept);
+    if (rc == 0)
+        rc = finish_list(r, index);
+    for (uint32_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+    free(index);
+    json_decref(kept);
+    return rc;
 }
 
 uint64_t waste_release_rows(const struct waste_release_tensor *t)

@@ -3,7 +3,7 @@
  * are. What is named X.weight_packed (E2M1, two values a byte, low nibble first) and X.weight_scale
  * (one E8M0 exponent a 32 values) appears as one tensor X.weight of type MXFP4.
  *
- * Functions that can fail print one line and return -1 unless said. After waste_release_finish_list
+ * Functions that can fail print one line and return -1 unless said. After waste_release_list
  * all but want and done may be called by several threads at once.
  */
 #ifndef WASTE_FETCHER_RELEASE_H
@@ -25,8 +25,6 @@ enum waste_release_type {
     WASTE_RELEASE_OTHER, /* cannot be read */
 };
 enum { WASTE_MXFP4_GROUP = 32 };
-#define WASTE_RELEASE_INDEX "model.safetensors.index.json"
-
 struct waste_release_part {
     uint32_t shard;
     uint64_t off, bytes; /* in the shard's file */
@@ -67,6 +65,10 @@ struct waste_release_ops {
     /* A whole small file, NUL behind it. 0, -ENOENT without a word, or -1. */
     int (*small)(struct waste_release *r, const char *name, size_t limit, char **out,
                  size_t *bytes);
+    /* Adds these shards, in this order (waste_release_add_shard). `kept`: headers of shards that
+     * may be gone, or NULL. 0 or -1. */
+    int (*add_shards)(struct waste_release *r, char *const *names, uint32_t count,
+                      const json_t *kept);
     /* As waste_release_headers. */
     char *(*headers)(struct waste_release *r);
     void (*close)(struct waste_release *r); /* frees state; may be NULL */
@@ -114,13 +116,10 @@ size_t waste_release_probe(uint64_t file_bytes, size_t json_bytes);
 int waste_release_add_shard(struct waste_release *r, const char *name, uint64_t file_bytes,
                             const char *first, size_t json_bytes);
 
-/* For backends: names of the shards by the index's text; the list must be freed with its strings.
- */
-int waste_release_index_shards(const char *path, const char *index, char ***names, uint32_t *count);
-
-/* For backends, after the last shard: pairs are joined, the list is sorted, no name twice; with
- * `index` (the text of model.safetensors.index.json, or NULL) both say the same. */
-int waste_release_finish_list(struct waste_release *r, const char *index);
+/* For backends: the list of shards by the index, or the single one, and of their tensors: pairs are
+ * joined, it is sorted, no name twice, and the index says the same. `cached`: as for
+ * waste_release_open_local. */
+int waste_release_list(struct waste_release *r, const char *cached);
 
 /* NULL if there is none. */
 const struct waste_release_tensor *waste_release_find(const struct waste_release *r,

@@ -11,9 +11,6 @@
 #include "fetcher/io.h"
 #include "fetcher/release.h"
 
-enum { INDEX_LIMIT = 1 << 30 };
-static const char single[] = "model.safetensors";
-
 static int64_t modified(const struct stat *st)
 {
     return st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec;
@@ -159,12 +156,12 @@ static int add_shard(struct waste_release *r, const char *name, const json_t *ca
 }
 
 static int add_shards(struct waste_release *r, char *const *names, uint32_t count,
-                      const json_t *cached)
+                      const json_t *kept)
 {
     char missing[400] = "";
     uint32_t lost = 0;
     for (uint32_t i = 0; i < count; i++) {
-        int rc = add_shard(r, names[i], cached);
+        int rc = add_shard(r, names[i], kept);
         if (rc == -ENOENT) {
             size_t n = strlen(missing);
             if (lost++ < 4)
@@ -207,36 +204,21 @@ out:
     return text;
 }
 
-static const struct waste_release_ops local = {
-    .want = want, .unchanged = unchanged, .done = done, .small = small, .headers = headers};
+static const struct waste_release_ops local = {.want = want,
+                                               .unchanged = unchanged,
+                                               .done = done,
+                                               .small = small,
+                                               .add_shards = add_shards,
+                                               .headers = headers};
 
 int waste_release_open_local(struct waste_release *r, const char *path, const char *cached)
 {
-    char *index = NULL, *one = (char *)single, **names = NULL;
-    uint32_t count = 0;
-    size_t bytes;
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return waste_fetch_cannot("open", path, errno);
     close(dir);
-    json_t *kept = cached ? json_loads(cached, 0, NULL) : NULL;
-    memset(r, 0, sizeof(*r));
-    r->ops = &local;
-    r->path = strdup(path);
-    int rc = small(r, WASTE_RELEASE_INDEX, INDEX_LIMIT, &index, &bytes);
-    if (rc == 0)
-        rc = waste_release_index_shards(path, index, &names, &count);
-    else if (rc == -ENOENT)
-        rc = 0;
-    if (rc == 0)
-        rc = add_shards(r, names ? names : &one, names ? count : 1, kept);
-    if (rc == 0)
-        rc = waste_release_finish_list(r, index);
-    for (uint32_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
-    free(index);
-    json_decref(kept);
+    *r = (struct waste_release){.ops = &local, .path = strdup(path)};
+    int rc = r->path ? waste_release_list(r, cached) : waste_fetch_fail("out of memory");
     if (rc)
         waste_release_close(r);
     return rc;

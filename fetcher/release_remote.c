@@ -18,7 +18,7 @@
 #include "fetcher/release.h"
 #include "fetcher/verdict.h"
 
-enum { HEADER_FIRST = 1 << 20, INDEX_LIMIT = WASTE_INDEX_BYTES };
+enum { HEADER_FIRST = 1 << 20 };
 
 struct remote {
     struct waste_mirror m;
@@ -278,13 +278,6 @@ static void close_remote(struct waste_release *r)
     free(s);
 }
 
-static const struct waste_release_ops remote = {.want = want,
-                                                .hint = hint,
-                                                .done = done,
-                                                .small = small,
-                                                .headers = headers,
-                                                .close = close_remote};
-
 static int open_mirror(struct waste_release *r, const struct waste_release_remote *how)
 {
     static const _Atomic bool never;
@@ -330,10 +323,9 @@ static int add_shard(struct waste_release *r, const char *name, const json_t *ke
 }
 
 static int add_shards(struct waste_release *r, char *const *names, uint32_t count,
-                      const char *cached)
+                      const json_t *kept)
 {
     struct remote *s = r->state;
-    json_t *kept = cached != NULL ? json_loads(cached, 0, NULL) : NULL;
     struct waste_progress p;
     int rc = 0;
 
@@ -348,31 +340,16 @@ static int add_shards(struct waste_release *r, char *const *names, uint32_t coun
         waste_progress_show(&p);
     }
     waste_progress_finish(&p);
-    json_decref(kept);
     return rc;
 }
 
-static int open_list(struct waste_release *r, const char *cached)
-{
-    char single[] = WASTE_SINGLE_NAME, *one = single, *index = NULL, **names = NULL;
-    uint32_t count = 0;
-    size_t bytes;
-    int rc = small(r, WASTE_RELEASE_INDEX, INDEX_LIMIT, &index, &bytes);
-
-    if (rc == 0)
-        rc = waste_release_index_shards(r->path, index, &names, &count);
-    else if (rc == -ENOENT)
-        rc = 0;
-    if (rc == 0)
-        rc = add_shards(r, names != NULL ? names : &one, names != NULL ? count : 1, cached);
-    if (rc == 0)
-        rc = waste_release_finish_list(r, index);
-    for (uint32_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
-    free(index);
-    return rc;
-}
+static const struct waste_release_ops remote = {.want = want,
+                                                .hint = hint,
+                                                .done = done,
+                                                .small = small,
+                                                .add_shards = add_shards,
+                                                .headers = headers,
+                                                .close = close_remote};
 
 int waste_release_open_remote(struct waste_release *r, const struct waste_release_remote *how,
                               const char *cached)
@@ -387,7 +364,7 @@ int waste_release_open_remote(struct waste_release *r, const struct waste_releas
     int rc = open_mirror(r, how);
     if (rc == 0) {
         r->path = strdup(s->m.address.source);
-        rc = r->path != NULL ? open_list(r, cached) : waste_fetch_fail("out of memory");
+        rc = r->path != NULL ? waste_release_list(r, cached) : waste_fetch_fail("out of memory");
     }
     if (rc != 0)
         waste_release_close(r);
