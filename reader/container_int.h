@@ -4,7 +4,8 @@
  * container.c         opens, orchestrates, files and errors
  * container_json.c    typed, bounded fields of hostile JSON
  * container_config.c  the geometry
- * container_trunk.c   the trunk index, the table of roles, the plan of the trunk segment
+ * container_index.c   the trunk's index
+ * container_trunk.c   the table of roles, the plan of the trunk segment
  * container_expert.c  expert format, banks, codebooks, records
  */
 #ifndef WASTE_READER_CONTAINER_INT_H

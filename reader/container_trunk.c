@@ -1,7 +1,5 @@
-/*
- * The trunk: the manifest's index of trunk.bin, the table of what each kind of layer needs, and the
- * plan of the trunk segment.
- */
+/* The trunk: the table of what each kind of layer needs, and the plan of the trunk segment. */
+#include "reader/container_index.h"
 #include "reader/container_int.h"
 
 #include <errno.h>
@@ -10,25 +8,10 @@
 #include <string.h>
 
 enum {
-    ENTRY_LIMIT = 1 << 20,
-    AXES_LIMIT = 8,
-    SHAPE_TEXT = AXES_LIMIT * 12 + 1,
-    NAME_LIMIT = 256,
     ALIGN = 64, /* of every offset in the segment, and readable bytes after every payload */
     PAGE = 4096,
 };
 #define SEGMENT_LIMIT (UINT64_C(1) << 46)
-
-/* One validated entry of the index. */
-struct entry {
-    const char *name; /* in the JSON, prefix removed */
-    uint32_t number;  /* in the manifest, for errors */
-    uint32_t fmt, axes;
-    uint64_t shape[AXES_LIMIT];
-    uint64_t rows, cols, row_bytes, groups;
-    uint64_t off, scale_off;
-    bool ours; /* inside the prefix */
-};
 
 /* What a layer has; a role is wanted when all it needs is there. */
 enum {
@@ -145,230 +128,13 @@ static const char *const model_name[] = {WASTE_MODEL_TENSORS(WASTE_X)};
 /* The trunk being planned. */
 struct plan {
     struct waste_parse *p;
-    struct entry *entry; /* those inside the prefix, sorted by name */
-    size_t entries;
+    struct waste_trunk_index index;
     uint64_t dim[DIM_COUNT];
     uint16_t has_always;
     struct waste_tensor *tensor;
     uint32_t tensors; /* used, the unused id 0 included */
     uint64_t end;     /* of the segment so far */
 };
-
-static int entry_error(const struct waste_parse *p, const struct entry *e, const char *text)
-{
-    return waste_error_set(p->err, -EINVAL, WASTE_MANIFEST ": trunk[%u] (%s): %s", e->number,
-                           e->name, text);
-}
-
-static const char *shape_text(const struct entry *e, char *out, size_t bytes)
-{
-    size_t n = 0;
-    out[0] = 0;
-    for (uint32_t i = 0; i < e->axes; i++)
-        n += (size_t)snprintf(out + n, bytes - n, "%s%llu", i ? ", " : "",
-                              (unsigned long long)e->shape[i]);
-    return out;
-}
-
-/* Shape -> rows x cols, all products bounded by the file's size (an element takes 3 bits or more).
- */
-static int parse_shape(struct waste_parse *p, const struct waste_json_at *at, struct entry *e)
-{
-    const json_t *shape;
-    char what[NAME_LIMIT + 48];
-    int rc = waste_json_array(at, "shape", AXES_LIMIT, &shape);
-    if (rc < 0)
-        return rc;
-    snprintf(what, sizeof(what), "%s.shape", at->path);
-    e->axes = (uint32_t)json_array_size(shape);
-    e->rows = e->cols = 1;
-    for (uint32_t i = 0; i < e->axes; i++) {
-        rc = waste_json_element(json_array_get(shape, i), p->err, what, i, 1, UINT32_MAX,
-                                &e->shape[i]);
-        if (rc < 0)
-            return rc;
-        if (i + 1 == e->axes)
-            e->cols = e->shape[i];
-        else
-            e->rows *= e->shape[i];
-        if (e->rows > UINT32_MAX || e->rows * e->cols / 8 > p->trunk_file_bytes)
-            return entry_error(p, e, "shape has more elements than " WASTE_TRUNK_FILE " can hold");
-    }
-    return 0;
-}
-
-/* Bytes a row takes, and its quantisation groups. */
-static void plan_rows(struct entry *e)
-{
-    e->groups = e->fmt == WASTE_FMT_F32 ? 0 : waste_align_up(e->cols, WASTE_GROUP) / WASTE_GROUP;
-    switch (e->fmt) {
-    case WASTE_FMT_Q8G:
-        e->row_bytes = e->groups * WASTE_GROUP;
-        break;
-    case WASTE_FMT_Q4G:
-        e->row_bytes = e->groups * WASTE_GROUP / 2;
-        break;
-    case WASTE_FMT_Q3G:
-        e->row_bytes = e->groups * WASTE_GROUP * 3 / 8 + 1; /* one guard byte a row */
-        break;
-    default:
-        e->row_bytes = e->cols * sizeof(float);
-    }
-}
-
-/* The range [off, off + bytes) must lie in trunk.bin. */
-static int check_range(const struct waste_parse *p, const struct entry *e, const char *field,
-                       uint64_t off, uint64_t bytes)
-{
-    if (off <= p->trunk_file_bytes && bytes <= p->trunk_file_bytes - off)
-        return 0;
-    return waste_error_set(p->err, -EINVAL,
-                           WASTE_MANIFEST ": trunk[%u] (%s): %s %llu + %llu bytes is beyond the "
-                                          "%llu bytes of " WASTE_TRUNK_FILE,
-                           e->number, e->name, field, (unsigned long long)off,
-                           (unsigned long long)bytes, (unsigned long long)p->trunk_file_bytes);
-}
-
-/*
- * A tensor outside the prefix is never used, so only its bounds matter: a quantised one of the
- * vision tower has more than two axes and is flattened in another way.
- */
-static int check_layout(struct waste_parse *p, const struct entry *e, uint64_t bytes)
-{
-    uint64_t payload = e->rows * e->row_bytes, scales = e->rows * e->groups * 2;
-    char shape[SHAPE_TEXT];
-    int rc = check_range(p, e, "off", e->off, bytes);
-    if (rc < 0)
-        return rc;
-    if (!e->ours)
-        return e->groups ? check_range(p, e, "scale_off", e->scale_off, 0) : 0;
-    if (bytes != payload + scales)
-        return waste_error_set(p->err, -EINVAL,
-                               WASTE_MANIFEST ": trunk[%u] (%s): bytes is %llu, must be %llu for "
-                                              "shape [%s] of fmt %u",
-                               e->number, e->name, (unsigned long long)bytes,
-                               (unsigned long long)(payload + scales),
-                               shape_text(e, shape, sizeof(shape)), e->fmt);
-    return check_range(p, e, "scale_off", e->scale_off, scales);
-}
-
-static int parse_entry(struct waste_parse *p, const json_t *object, uint32_t number,
-                       struct entry *e)
-{
-    char path[NAME_LIMIT + 32];
-    struct waste_json_at at = {object, path, p->err};
-    size_t prefix = strlen(p->prefix);
-    uint64_t fmt, group, bytes;
-    snprintf(path, sizeof(path), "trunk[%u]", number);
-    e->number = number;
-    if (!json_is_object(object))
-        return waste_error_set(p->err, -EINVAL, WASTE_MANIFEST ": %s is no object", path);
-    if (!waste_json_get(&at, "name"))
-        return waste_json_missing(&at, "name");
-    int rc = waste_json_string_opt(&at, "name", NAME_LIMIT, &e->name);
-    if (rc < 0)
-        return rc;
-    snprintf(path, sizeof(path), "trunk[%u] (%s)", number, e->name);
-    if ((rc = waste_json_uint(&at, "fmt", 0, 255, &fmt)) < 0 ||
-        (rc = waste_json_uint(&at, "off", 0, INT64_MAX, &e->off)) < 0 ||
-        (rc = waste_json_uint(&at, "bytes", 1, INT64_MAX, &bytes)) < 0)
-        return rc;
-    e->fmt = (uint32_t)fmt;
-    if (fmt != WASTE_FMT_F32 && fmt != WASTE_FMT_Q8G && fmt != WASTE_FMT_Q4G &&
-        fmt != WASTE_FMT_Q3G)
-        return waste_json_wrong(&at, "fmt", "0 (F32), 2 (Q8G), 3 (Q4G) or 7 (Q3G)");
-    if (fmt != WASTE_FMT_F32 &&
-        ((rc = waste_json_uint(&at, "group", WASTE_GROUP, WASTE_GROUP, &group)) < 0 ||
-         (rc = waste_json_uint(&at, "scale_off", 0, INT64_MAX, &e->scale_off)) < 0))
-        return rc;
-    rc = parse_shape(p, &at, e);
-    if (rc < 0)
-        return rc;
-    plan_rows(e);
-    e->ours = strncmp(e->name, p->prefix, prefix) == 0;
-    rc = check_layout(p, e, bytes);
-    e->name += e->ours ? prefix : 0;
-    return rc;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
-}
-
-/* Bytes of trunk.bin that belong to a tensor: its payload or its scales. */
-struct extent {
-    uint64_t begin, end;
-    const struct entry *entry;
-};
-
-static int by_place(const void *a, const void *b)
-{
-    const struct extent *x = a, *y = b;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    return x->end < y->end ? -1 : x->end > y->end;
-}
-
-/*
- * Tensors do not overlap, nor do a tensor's payload and scales: where one offset is wrong, this is
- * what notices it, since the bytes of a neighbour are numbers too. The very same bytes may serve
- * twice (an embedding that is the head as well).
- */
-static int check_overlaps(struct plan *plan)
-{
-    size_t n = 0;
-    int rc = 0;
-    struct extent *all = calloc(2 * plan->entries + 1, sizeof(*all));
-    if (!all)
-        return waste_error_set(plan->p->err, -ENOMEM, WASTE_MANIFEST ": out of memory");
-    for (size_t i = 0; i < plan->entries; i++) {
-        const struct entry *e = &plan->entry[i];
-        all[n++] = (struct extent){e->off, e->off + e->rows * e->row_bytes, e};
-        if (e->groups)
-            all[n++] = (struct extent){e->scale_off, e->scale_off + e->rows * e->groups * 2, e};
-    }
-    qsort(all, n, sizeof(*all), by_place);
-    for (size_t i = 1; i < n && rc == 0; i++) {
-        const struct extent *a = &all[i - 1], *b = &all[i];
-        bool same = a->begin == b->begin && a->end == b->end && a->entry != b->entry;
-        if (b->begin < a->end && !same)
-            rc = waste_error_set(plan->p->err, -EINVAL,
-                                 WASTE_MANIFEST ": trunk[%u] (%s) at %llu overlaps trunk[%u] (%s), "
-                                                "which ends at %llu",
-                                 b->entry->number, b->entry->name, (unsigned long long)b->begin,
-                                 a->entry->number, a->entry->name, (unsigned long long)a->end);
-    }
-    free(all);
-    return rc;
-}
-
-/* All of the index is validated; what is ours is kept, sorted by name. */
-static int parse_index(struct plan *plan)
-{
-    struct waste_parse *p = plan->p;
-    struct waste_json_at top = {p->root, "", p->err};
-    const json_t *trunk;
-    int rc = waste_json_array(&top, "trunk", ENTRY_LIMIT, &trunk);
-    if (rc < 0)
-        return rc;
-    plan->entry = calloc(json_array_size(trunk) + 1, sizeof(struct entry));
-    if (!plan->entry)
-        return waste_error_set(p->err, -ENOMEM, WASTE_MANIFEST ": out of memory");
-    for (size_t i = 0; i < json_array_size(trunk); i++) {
-        struct entry *e = &plan->entry[plan->entries];
-        memset(e, 0, sizeof(*e));
-        rc = parse_entry(p, json_array_get(trunk, i), (uint32_t)i, e);
-        if (rc < 0)
-            return rc;
-        plan->entries += e->ours;
-    }
-    qsort(plan->entry, plan->entries, sizeof(struct entry), by_name);
-    for (size_t i = 1; i < plan->entries; i++)
-        if (strcmp(plan->entry[i].name, plan->entry[i - 1].name) == 0)
-            return entry_error(p, &plan->entry[i], "name is there twice");
-    return check_overlaps(plan);
-}
 
 static void fill_dims(struct plan *plan)
 {
@@ -399,11 +165,12 @@ static void fill_dims(struct plan *plan)
                    (c->q_lora ? Q_LORA : Q_PLAIN) | (c->mla_out_gate ? OUT_GATE : 0));
 }
 
-static int wrong_shape(const struct plan *plan, const struct entry *e, const struct role *role)
+static int wrong_shape(const struct plan *plan, const struct waste_trunk_entry *e,
+                       const struct role *role)
 {
-    char shape[SHAPE_TEXT];
+    char shape[WASTE_TRUNK_SHAPE_TEXT];
     unsigned long long rows = plan->dim[role->rows], cols = plan->dim[role->cols];
-    shape_text(e, shape, sizeof(shape));
+    waste_trunk_index_shape(e, shape, sizeof(shape));
     if (role->kind == MATRIX || role->kind == TAPS)
         return waste_error_set(plan->p->err, -EINVAL,
                                WASTE_MANIFEST ": trunk[%u] (%s): shape is [%s], must be [%llu, "
@@ -417,13 +184,13 @@ static int wrong_shape(const struct plan *plan, const struct entry *e, const str
 }
 
 /* The entry as the role wants it: rows and cols set to the role's. */
-static int match_role(const struct plan *plan, struct entry *e, const struct role *role)
+static int match_role(const struct plan *plan, struct waste_trunk_entry *e, const struct role *role)
 {
     uint64_t rows = plan->dim[role->rows], cols = plan->dim[role->cols];
     uint64_t elements = e->rows * e->cols;
     bool fits = false;
     if (role->kind != MATRIX && e->fmt != WASTE_FMT_F32)
-        return entry_error(plan->p, e, "fmt must be 0 (F32) for this tensor");
+        return waste_trunk_index_error(plan->p, e, "fmt must be 0 (F32) for this tensor");
     switch (role->kind) {
     case MATRIX:
         fits = e->axes == 2 && e->rows == rows && e->cols == cols;
@@ -443,7 +210,7 @@ static int match_role(const struct plan *plan, struct entry *e, const struct rol
         return wrong_shape(plan, e, role);
     e->rows = rows;
     e->cols = cols;
-    plan_rows(e);
+    waste_trunk_index_rows(e);
     return 0;
 }
 
@@ -459,12 +226,11 @@ static uint64_t reserve(struct plan *plan, uint64_t bytes)
 static int add_tensor(struct plan *plan, const char *name, const struct role *role, bool resident,
                       uint32_t *id)
 {
-    struct entry key = {.name = name};
-    struct entry *found = bsearch(&key, plan->entry, plan->entries, sizeof(key), by_name);
+    const struct waste_trunk_entry *found = waste_trunk_index_find(&plan->index, name);
     if (!found)
         return waste_error_set(plan->p->err, -EINVAL, WASTE_MANIFEST ": trunk has no %s%s",
                                plan->p->prefix, name);
-    struct entry e = *found;
+    struct waste_trunk_entry e = *found;
     int rc = match_role(plan, &e, role);
     if (rc < 0)
         return rc;
@@ -482,7 +248,7 @@ static int add_tensor(struct plan *plan, const char *name, const struct role *ro
         t->scales = e.groups ? reserve(plan, e.rows * e.groups * 2) : 0;
     }
     if (plan->end > SEGMENT_LIMIT)
-        return entry_error(plan->p, found, "the trunk grows beyond 64 TiB");
+        return waste_trunk_index_error(plan->p, found, "the trunk grows beyond 64 TiB");
     *id = plan->tensors++;
     return 0;
 }
@@ -511,12 +277,6 @@ static int add_layer(struct plan *plan, struct waste_model *m, uint32_t l, uint1
     return 0;
 }
 
-static bool is_in_index(const struct plan *plan, const char *name)
-{
-    struct entry key = {.name = name};
-    return bsearch(&key, plan->entry, plan->entries, sizeof(key), by_name) != NULL;
-}
-
 static int fill_model(struct plan *plan, struct waste_model *m)
 {
     const struct waste_parse *p = plan->p;
@@ -531,7 +291,7 @@ static int fill_model(struct plan *plan, struct waste_model *m)
         if ((role->needs & plan->has_always) != role->needs)
             continue;
         /* tied: the same bytes of the file once more, kept in memory this time */
-        if (role->id == WASTE_M_LM_HEAD && p->tied && !is_in_index(plan, name))
+        if (role->id == WASTE_M_LM_HEAD && p->tied && !waste_trunk_index_find(&plan->index, name))
             name = model_name[WASTE_M_EMBED];
         rc = add_tensor(plan, name, role, true, &m->tensor[role->id]);
     }
@@ -554,7 +314,7 @@ int waste_parse_trunk(struct waste_parse *p, struct waste_model **out)
     p->trunk_file_bytes = SEGMENT_LIMIT; /* no product of shapes overflows */
     if (!p->index_only)
         rc = waste_parse_file_bytes(p, WASTE_TRUNK_FILE, &p->trunk_file_bytes);
-    if (rc < 0 || (rc = parse_index(&plan)) < 0)
+    if (rc < 0 || (rc = waste_parse_trunk_index(p, &plan.index)) < 0)
         goto out;
     fill_dims(&plan);
     uint64_t layer_off = waste_align_up(sizeof(struct waste_model), ALIGN);
@@ -578,7 +338,7 @@ int waste_parse_trunk(struct waste_parse *p, struct waste_model **out)
     m = NULL;
 out:
     free(m);
-    free(plan.entry);
+    waste_trunk_index_free(&plan.index);
     return rc;
 }
 

@@ -16,13 +16,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "reader/codebooks.h"
 #include "reader/container_int.h"
 #include "reader/direct.h"
 #include "reader/integrity.h"
 #include "reader/trunk_check.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
-#include "reader/read.h"
 
 enum {
     LOADERS = 4,
@@ -82,12 +82,6 @@ uint64_t waste_trunk_file_bytes(const struct waste_model *model)
             bytes += t->payload_bytes + scale_bytes(t);
     }
     return bytes;
-}
-
-static void note_loaded(struct waste_control *c, uint64_t bytes)
-{
-    waste_count(c, WASTE_C_TRUNK_BYTES_READ, bytes);
-    waste_count(c, WASTE_C_TRUNK_LOADED, bytes);
 }
 
 /* Under the lock: the next piece, false when all are taken. */
@@ -224,7 +218,7 @@ static void *loader_main(void *arg)
         pthread_mutex_lock(&l->lock);
         if (rc == 0 && finite) {
             l->missing[p.tensor]--;
-            note_loaded(l->shm->control, p.bytes);
+            waste_trunk_note_loaded(l->shm->control, p.bytes);
             advance(l);
             WASTE_POINT(TRUNK_TENSOR);
         } else if (l->rc == 0) {
@@ -373,109 +367,6 @@ static int check_tensors(struct load *l, bool (*tick)(void *), void *ctx)
     return run_loaders(l, checker_main, tick, ctx);
 }
 
-/* f16 -> f32, subnormals read as zero (public readers do so, and logits depend on it). */
-static float codebook_value(uint32_t half)
-{
-    uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31;
-    uint32_t bits = exponent ? (exponent + 112) << 23 | (half & 0x3ffu) << 13 : 0;
-    float out;
-    bits |= sign;
-    memcpy(&out, &bits, sizeof(out));
-    return out;
-}
-
-static int expand_codebook(struct load *l, const uint8_t *book, uint32_t number)
-{
-    const struct waste_expert_format *x = &l->model->expert;
-    size_t values = (size_t)x->entries * WASTE_VEC_DIM;
-    float *out = (float *)(l->base + x->codebook_data) + number * values;
-    int rc = waste_codebook_check_header(x, book, number, l->err);
-    if (rc < 0)
-        return rc;
-    book += WASTE_CODEBOOK_HEADER;
-    for (size_t i = 0; i < values; i++) {
-        uint32_t half = book[2 * i] | (uint32_t)book[2 * i + 1] << 8;
-        if ((half & 0x7c00) == 0x7c00)
-            return waste_error_set(l->err, -EINVAL,
-                                   "%s/" WASTE_CODEBOOK_FILE ": codebook %u: entry %zu is not "
-                                   "finite",
-                                   l->dir, number, i / WASTE_VEC_DIM);
-        out[i] = codebook_value(half);
-    }
-    return 0;
-}
-
-/* The next bytes of codebooks.bin against integrity.json; *crc is of the piece begun. */
-static int check_books(struct load *l, const uint8_t *data, uint64_t bytes, uint64_t off,
-                       uint32_t *crc)
-{
-    const struct waste_integrity_file *f = waste_integrity_find(l->integrity, WASTE_CODEBOOK_FILE);
-    uint64_t total = waste_codebook_bytes(&l->model->expert) * l->model->expert.codebooks;
-    if (!f)
-        return 0;
-    if (f->bytes != total)
-        return waste_error_set(l->err, -EINVAL,
-                               "%s/" WASTE_CODEBOOK_FILE ": size is %llu, " WASTE_INTEGRITY_FILE
-                               " says %llu",
-                               l->dir, (unsigned long long)total, (unsigned long long)f->bytes);
-    while (bytes) {
-        uint32_t piece = (uint32_t)(off / WASTE_INTEGRITY_PIECE);
-        uint64_t end =
-            (uint64_t)piece * WASTE_INTEGRITY_PIECE + waste_integrity_piece_bytes(total, piece);
-        size_t n = end - off < bytes ? (size_t)(end - off) : (size_t)bytes;
-        *crc = waste_integrity_crc(*crc, data, n);
-        data += n;
-        off += n;
-        bytes -= n;
-        if (off == end && *crc != f->crc[piece])
-            return waste_integrity_damaged(l->dir, WASTE_CODEBOOK_FILE, total, piece, "", l->err);
-        if (off == end)
-            *crc = 0;
-    }
-    return 0;
-}
-
-static int load_codebooks(struct load *l, bool (*tick)(void *), void *ctx)
-{
-    const struct waste_expert_format *x = &l->model->expert;
-    size_t stride = (size_t)waste_codebook_bytes(x), batch = 64;
-    char path[4096];
-    int rc = 0;
-    uint32_t crc = 0;
-    uint8_t *books = malloc(batch * stride);
-    snprintf(path, sizeof(path), "%s/" WASTE_CODEBOOK_FILE, l->dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || !books) {
-        rc = waste_error_set(l->err, fd < 0 ? -errno : -ENOMEM, "%s: %s", path,
-                             strerror(fd < 0 ? errno : ENOMEM));
-        goto out;
-    }
-    for (uint32_t b = 0; b < x->codebooks && rc == 0; b++) {
-        size_t in_batch = b % batch;
-        if (in_batch == 0) {
-            size_t count = x->codebooks - b < batch ? x->codebooks - b : batch;
-            ssize_t n = waste_read_at(fd, books, count * stride, b * stride);
-            if (n != (ssize_t)(count * stride))
-                rc = waste_error_set(l->err, n < 0 ? (int)n : -EINVAL,
-                                     "%s: codebook %u and after: %s", path, b,
-                                     n < 0 ? strerror((int)-n) : "file ends too early");
-            else
-                rc = check_books(l, books, (uint64_t)n, b * stride, &crc);
-            if (rc == 0)
-                note_loaded(l->shm->control, (uint64_t)n);
-            if (rc == 0 && !tick(ctx))
-                rc = -ECANCELED;
-        }
-        if (rc == 0)
-            rc = expand_codebook(l, books + in_batch * stride, b);
-    }
-out:
-    if (fd >= 0)
-        close(fd);
-    free(books);
-    return rc;
-}
-
 static void finish_load(struct load *l)
 {
     waste_direct_close(&l->trunk);
@@ -518,10 +409,15 @@ static int load_into(const struct waste_shm *shm, const char *dir, int trunk_fd,
     if (rc == 0)
         rc = run_loaders(&l, loader_main, tick, ctx);
     WASTE_POINT(TRUNK_TENSORS);
+    struct waste_codebooks books = {.model = l.model,
+                                    .dir = dir,
+                                    .control = shm->control,
+                                    .integrity = l.integrity,
+                                    .base = l.base};
     if (rc == 0)
         rc = check_tensors(&l, tick, ctx);
     if (rc == 0)
-        rc = load_codebooks(&l, tick, ctx);
+        rc = waste_codebooks_load(&books, tick, ctx, err);
     WASTE_POINT(TRUNK_CODEBOOKS);
 out:
     finish_load(&l);
