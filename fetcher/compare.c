@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compute/kernels.h"
 #include "fetcher/address.h"
+#include "fetcher/decode.h"
 #include "fetcher/io.h"
 #include "fetcher/jobs.h"
 #include "fetcher/release.h"
@@ -220,8 +220,6 @@ static void list_missing(struct work *w)
     free(name);
 }
 
-/* ---- decoding, as the format says ---- */
-
 /* Squared difference and length of n values. */
 static void accumulate(const float *w, const float *mine, size_t n, double *error, double *norm)
 {
@@ -233,67 +231,6 @@ static void accumulate(const float *w, const float *mine, size_t n, double *erro
     }
     *error += e;
     *norm += s;
-}
-
-static float half_at(const uint8_t *p)
-{
-    return waste_half_to_float((uint16_t)(p[0] | p[1] << 8));
-}
-
-/* One row of a trunk tensor. */
-static void decode_row(const struct waste_index_entry *e, const uint8_t *payload,
-                       const uint8_t *scales, float *out)
-{
-    for (uint64_t c = 0; c < e->cols; c++) {
-        int q;
-        if (e->fmt == WASTE_FMT_F32) {
-            memcpy(&out[c], payload + 4 * c, 4);
-            continue;
-        }
-        if (e->fmt == WASTE_FMT_Q8G)
-            q = (int8_t)payload[c];
-        else if (e->fmt == WASTE_FMT_Q4G)
-            q = (payload[c / 2] >> (c % 2 ? 4 : 0) & 15) - 8;
-        else
-            q = ((payload[3 * c / 8] | payload[3 * c / 8 + 1] << 8) >> 3 * c % 8 & 7) - 4;
-        out[c] = half_at(scales + c / WASTE_GROUP * 2) * (float)q;
-    }
-}
-
-/* The codes of one row and position. */
-static void codes(const struct waste_expert_format *x, const uint8_t *b, uint32_t code[4])
-{
-    if (x->index_bits == 6) {
-        code[0] = b[0] & 63;
-        code[1] = b[0] >> 6 | (b[1] & 15) << 2;
-        code[2] = b[1] >> 4 | (b[2] & 3) << 4;
-        code[3] = b[2] >> 2;
-        return;
-    }
-    for (uint32_t s = 0; s < x->stages; s++)
-        code[s] = b[s];
-}
-
-/* Rows [block * 64, + n) of a matrix: out[n][cols]. `books` are the matrix's. */
-static void decode_block(const struct waste_expert_format *x, const float *books,
-                         const uint8_t *index, const uint8_t *scales, uint32_t block, uint32_t n,
-                         uint32_t cols, float *out)
-{
-    uint32_t positions = cols / DIM, code[4];
-    const uint8_t *at = index + (size_t)block * positions * BLOCK * x->index_bytes;
-    for (uint32_t p = 0; p < positions; p++)
-        for (uint32_t r = 0; r < n; r++) {
-            float *to = out + (size_t)r * cols + p * DIM;
-            float scale = half_at(scales + 2 * ((size_t)block * BLOCK + r)), sum[DIM] = {0};
-            codes(x, at + ((size_t)p * BLOCK + r) * x->index_bytes, code);
-            for (uint32_t s = 0; s < x->stages; s++) {
-                const float *entry = books + ((size_t)s * x->entries + code[s]) * DIM;
-                for (int d = 0; d < DIM; d++)
-                    sum[d] += entry[d];
-            }
-            for (int d = 0; d < DIM; d++)
-                to[d] = sum[d] * scale;
-        }
 }
 
 /* ---- tasks ---- */
@@ -328,7 +265,7 @@ static int compare_rows(struct work *w, struct task *t, uint8_t *buffer)
     for (uint64_t r = 0; r < t->rows; r++) {
         if (waste_release_read(&w->release, source, (t->row + r) * e->cols, e->cols, theirs))
             return -EIO;
-        decode_row(e, data + r * e->row_bytes, data + payload + r * e->groups * 2, mine);
+        waste_decode_row(e, data + r * e->row_bytes, data + payload + r * e->groups * 2, mine);
         accumulate(theirs, mine, e->cols, t->error, t->norm);
     }
     if (t->row + t->rows == e->rows)
@@ -354,7 +291,7 @@ static int compare_matrix(struct work *w, struct task *t, int kind, const uint8_
         size_t values = (size_t)n * cols;
         if (waste_release_read(&w->release, m->source, (uint64_t)r * cols, values, theirs))
             return -EIO;
-        decode_block(x, books, record + index_off[kind], scales, r / BLOCK, n, cols, mine);
+        waste_decode_block(x, books, record + index_off[kind], scales, r / BLOCK, n, cols, mine);
         accumulate(theirs, mine, values, &t->error[kind], &t->norm[kind]);
     }
     forget(w, m->source);
@@ -423,8 +360,8 @@ static int load_books(struct work *w)
     waste_direct_close(&file);
     for (uint64_t b = 0; b < books && rc == 0; b++)
         for (size_t v = 0; v < values; v++) {
-            float f = half_at(raw + b * stride + WASTE_CODEBOOK_HEADER + 2 * v);
-            w->books[b * values + v] = fabsf(f) < 0x1p-14f ? 0 : f;
+            w->books[b * values + v] =
+                waste_decode_entry(raw + b * stride + WASTE_CODEBOOK_HEADER + 2 * v);
         }
     free(raw);
     return rc < 0 ? waste_fetch_fail("cannot read %s/" WASTE_CODEBOOK_FILE ": %s", w->i->dir,
