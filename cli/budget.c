@@ -2,7 +2,9 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <unistd.h>
 
+#include "cli/machine.h"
 #include "cli/prefix.h"
 #include "cli/supervisor_int.h"
 #include "options/units.h"
@@ -69,10 +71,26 @@ bool waste_supervisor_give_way(struct waste_supervisor *s)
     return follow(s, true);
 }
 
+/* As for a start: 7/8 of what is free, and of what the segments take now. */
+static uint64_t all_there_is(void)
+{
+    uint64_t resident[WASTE_SEG_COUNT], bytes = 0;
+    struct waste_machine_memory m = {0};
+
+    if (waste_machine_memory(&waste_machine_proc, &m) != 0)
+        return 0;
+    waste_machine_segments(getpid(), resident);
+    for (int i = 0; i < WASTE_SEG_COUNT; i++)
+        bytes += resident[i];
+    return (bytes + m.allowed_bytes) / 8 * 7;
+}
+
 int waste_supervisor_budget(struct waste_supervisor *s, uint64_t bytes, uint32_t *slots,
                             uint64_t *total_bytes, struct waste_error *err)
 {
     struct waste_plan plan = s->p->plan;
+    if (bytes == WASTE_BUDGET_MAX)
+        bytes = all_there_is();
     int rc = waste_plan_change(&plan, s->p->model, bytes, err);
 
     if (rc != 0)

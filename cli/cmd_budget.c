@@ -15,8 +15,8 @@ int waste_cmd_budget(const struct waste_args *args)
     uint64_t bytes;
     char command[64], size[24];
 
-    if (waste_units_parse_size(args->line.positional[0], &bytes) != 0)
-        return waste_fail(2, "budget '%.80s' is no size (for example 46G, 512M, 1.5GiB)",
+    if (waste_plan_parse_budget(args->line.positional[0], &bytes) != 0)
+        return waste_fail(2, "budget '%.80s' is no size (for example 46G, 512M, 1.5GiB, max)",
                           args->line.positional[0]);
     int rc = waste_attach_open(args->pid, &a, &err);
     if (rc != 0)

@@ -45,7 +45,9 @@ static void print_table(const struct waste_engine *e, uint32_t ctx)
     row("total", p->total_bytes, note);
     printf("  budget       %12s  %s\n",
            waste_units_format_size(p->budget_bytes, size, sizeof(size)),
-           p->budget_given ? "given" : "default");
+           p->budget_max     ? "max"
+           : p->budget_given ? "given"
+                             : "default");
     printf("  allowed      %12s  7/8 of what is free\n",
            waste_units_format_size(p->allowed_bytes, size, sizeof(size)));
     printf("  threads      %12u  %s\n", e->threads, waste_engine_threads_text(e, why, sizeof(why)));

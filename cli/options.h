@@ -27,7 +27,7 @@
     X(STATS, "stats", "", 0, 0, "counters and stages of a running pipeline")                       \
     X(TOP, "top", "", 0, 0, "the same, refreshed every second")                                    \
     X(RESTART, "restart", "STAGE", 1, 1, "restart reader, compute, router or all, politely")       \
-    X(BUDGET, "budget", "SIZE", 1, 1, "another memory budget for a running pipeline")              \
+    X(BUDGET, "budget", "SIZE|max", 1, 1, "another memory budget for a running pipeline")          \
     X(STOP, "stop", "", 0, 0, "end a running pipeline")                                            \
     X(LOG, "log", "", 0, 0, "what the stages of a running pipeline reported")
 
@@ -58,7 +58,7 @@ enum waste_usage_place {
 struct waste_args {
     struct waste_line line; /* the first positional is MODEL, or STAGE */
 
-    uint64_t budget_bytes; /* 0: not given */
+    uint64_t budget_bytes; /* 0: not given; or WASTE_BUDGET_MAX */
     uint32_t ctx;          /* 0: not given */
     uint32_t chunk;        /* 0: not given */
     uint32_t n;            /* tokens to generate */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/options_int.h"
+#include "cli/plan.h"
 #include "options/units.h"
 #include "shm/control.h"
 
@@ -14,6 +15,7 @@ enum {
     WASTE_OPT_SEED = WASTE_OPT_OWN, /* u64 and seed_given */
     WASTE_OPT_CPUS,
     WASTE_OPT_IDS,
+    WASTE_OPT_BUDGET,
 };
 
 #define BIT(id) (UINT32_C(1) << WASTE_CMD_##id)
@@ -28,9 +30,10 @@ enum {
 #define FIELD(name) offsetof(struct waste_args, name)
 
 static const struct waste_option option_table[] = {
-    {"--budget", "SIZE",
-     "bound on everything in memory; default: the floor and 3 working sets, see plan",
-     WASTE_OPT_SIZE, FIELD(budget_bytes), 1, 0x1p62, PLANNED},
+    {"--budget", "SIZE|max",
+     "bound on everything in memory, max: 7/8 of what is free; default: the floor and 3 working "
+     "sets, see plan",
+     WASTE_OPT_BUDGET, FIELD(budget_bytes), 1, 0x1p62, PLANNED},
     {"--ctx", "N", "token positions of the conversation; default 4096, or what the prompt needs",
      WASTE_OPT_U32, FIELD(ctx), 1, 0x1p30, PLANNED},
     {"--chunk", "N",
@@ -159,6 +162,19 @@ static const char *set_ids(struct waste_args *args, const char *value)
     return NULL;
 }
 
+static const char *set_budget(struct waste_args *args, const char *value)
+{
+    uint64_t bytes = 0;
+    int rc = waste_plan_parse_budget(value, &bytes);
+
+    if (rc == -EINVAL)
+        return "is no size (for example 46G, 512M, 1.5GiB, max)";
+    if (rc != 0 || bytes == 0)
+        return "is no size that anything has";
+    args->budget_bytes = bytes;
+    return NULL;
+}
+
 static const char *set_own(void *any, const struct waste_option *o, const char *value)
 {
     struct waste_args *args = any;
@@ -166,6 +182,8 @@ static const char *set_own(void *any, const struct waste_option *o, const char *
 
     if (o->kind == WASTE_OPT_IDS)
         return set_ids(args, value);
+    if (o->kind == WASTE_OPT_BUDGET)
+        return set_budget(args, value);
     if (o->kind == WASTE_OPT_CPUS)
         return waste_units_parse_cpus(value, args->cpus, WASTE_CPU_WORDS) == 0
                    ? NULL

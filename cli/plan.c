@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "compute/forward.h"
 #include "options/units.h"
@@ -79,6 +80,15 @@ static uint32_t room(const struct waste_plan_input *in, const struct waste_plan 
     return slots < ROOM_MOST ? slots : ROOM_MOST;
 }
 
+int waste_plan_parse_budget(const char *text, uint64_t *bytes)
+{
+    if (strcmp(text, "max") == 0) {
+        *bytes = WASTE_BUDGET_MAX;
+        return 0;
+    }
+    return waste_units_parse_size(text, bytes);
+}
+
 /* floor + 3, 2, 1 working sets and what kept states wish for, the largest that is allowed; or the
  * floor alone. */
 static uint64_t default_budget(struct waste_plan *p, const struct waste_model *model)
@@ -123,9 +133,11 @@ static int check_budget(const struct waste_plan *p, const struct waste_machine_m
 {
     char a[24], b[24], hint[80];
 
-    if (p->budget_given && p->budget_bytes < p->floor_bytes)
+    bool sized = p->budget_given && !p->budget_max;
+
+    if (sized && p->budget_bytes < p->floor_bytes)
         return refuse_floor(p, p->budget_bytes, err);
-    if (!p->budget_given && p->budget_bytes > p->allowed_bytes)
+    if (!sized && (p->budget_bytes > p->allowed_bytes || p->budget_bytes < p->floor_bytes))
         return waste_error_set(err, -EINVAL,
                                "not enough memory: this model needs %s, 7/8 of what is free is %s "
                                "(--budget %" PRIu64 "K tries anyway)%s",
@@ -199,6 +211,7 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
         .prefix_wish = in->prefix_bytes,
         .allowed_bytes = in->memory->allowed_bytes / 8 * 7,
         .budget_given = in->budget_bytes != 0,
+        .budget_max = in->budget_bytes == WASTE_BUDGET_MAX,
     };
 
     for (int s = 0; s < WASTE_STAGE_COUNT; s++)
@@ -210,7 +223,9 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
     p.room_slots = room(in, &p);
     p.floor_bytes = total_with(&p, model, p.floor_slots);
-    p.budget_bytes = p.budget_given ? in->budget_bytes : default_budget(&p, model);
+    p.budget_bytes = !p.budget_given ? default_budget(&p, model)
+                     : p.budget_max  ? p.allowed_bytes
+                                     : in->budget_bytes;
 
     p.slots = p.floor_slots;
     if (p.budget_bytes >= p.floor_bytes)

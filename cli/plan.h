@@ -16,10 +16,15 @@
 #include "reader/container.h"
 #include "shm/control.h"
 
+#define WASTE_BUDGET_MAX UINT64_MAX /* "max": 7/8 of what may be had */
+
+/* A SIZE or "max". 0, -EINVAL, or -ERANGE. */
+int waste_plan_parse_budget(const char *text, uint64_t *bytes);
+
 struct waste_plan_input {
     const struct waste_model *model;
     const struct waste_options *options; /* threads, ctx, lookahead */
-    uint64_t budget_bytes;               /* 0: the default */
+    uint64_t budget_bytes;               /* 0: the default; or WASTE_BUDGET_MAX */
     uint64_t own_bytes;                  /* waste-run's own memory, tokenizer included */
     uint64_t prefix_bytes;               /* wished for kept states (cli/prefix.h) */
     const struct waste_machine_memory *memory;
@@ -40,7 +45,7 @@ struct waste_plan {
     uint32_t slots, floor_slots, working_set_slots, expert_slots;
     uint32_t room_slots; /* that the segments have room for, so that the budget can grow later;
                             costs address space, and a descriptor each */
-    bool budget_given;
+    bool budget_given, budget_max;
 };
 
 /* Does the sums. 0, or -EINVAL with one line in err when the budget is under the floor, no budget

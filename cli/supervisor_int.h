@@ -107,7 +107,8 @@ void waste_supervisor_look_at_memory(struct waste_supervisor *s);
  * False: it is as small as it can be. */
 bool waste_supervisor_give_way(struct waste_supervisor *s);
 
-/* For the control socket. The cache's size changes while it is used. 0 or -EINVAL with err;
+/* For the control socket. The cache's size changes while it is used; `bytes` may be
+ * WASTE_BUDGET_MAX. 0 or -EINVAL with err;
  * *slots and *total_bytes: what it comes to. */
 int waste_supervisor_budget(struct waste_supervisor *s, uint64_t bytes, uint32_t *slots,
                             uint64_t *total_bytes, struct waste_error *err);

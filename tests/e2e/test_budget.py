@@ -73,9 +73,11 @@ class Budget(waste.Test):
                 if i == 2:
                     self.ok(waste.waste_run("restart", "all", "--pid", p.pid))
                     self.settled(p, slots)
-            said = self.ok(waste.waste_run("budget", "1G", "--pid", p.pid, "--json")).json()
-            self.assertEqual(said["slots"], self.floor["expert_slots"])
-            self.assertLess(said["budget_bytes"], 1 << 30)
+            for size in ("1G", "max"):
+                self.ok(self.budget(p, "%dK" % (floor // 1024 + 20)))
+                said = self.ok(waste.waste_run("budget", size, "--pid", p.pid, "--json")).json()
+                self.assertEqual(said["slots"], self.floor["expert_slots"])
+                self.assertLess(said["budget_bytes"], 1 << 30)
         finally:
             waste.waste_run("stop", "--pid", p.pid)
             r = waste.finish(p)
@@ -111,6 +113,12 @@ class Budget(waste.Test):
             p.stdin = None
             r = waste.finish(p)
         self.ok(r)
+
+    def test_all_that_may_be_had(self):
+        plan = self.ok(waste.waste_run("plan", waste.DEMO, "--budget", "max", "--json")).json()
+        self.assertEqual(plan["slots"], plan["expert_slots"])
+        self.assertEqual(plan["budget_bytes"], plan["allowed_bytes"])
+        self.assertRegex(self.ok(waste.waste_run("plan", waste.DEMO, "--budget=max")).out, rb"budget +\S+ \S+  max\n")
 
     def test_nobody_to_ask(self):
         self.refused(waste.waste_run("budget", "1G", "--pid", "1"), codes=(1, 2))

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/options.h"
+#include "cli/plan.h"
 #include "shm/control.h"
 
 /* Parses `line`, split at blanks. The error text is in `said`. */
@@ -58,6 +59,9 @@ static void options_may_stand_anywhere(void **state)
     assert_true(a.budget_bytes == UINT64_C(1610612736));
     assert_true(a.cpus[0] == 9);
     waste_args_finish(&a);
+    assert_int_equal(parse(&a, "plan m.waste --budget max"), 0);
+    assert_true(a.budget_bytes == WASTE_BUDGET_MAX);
+    waste_args_finish(&a);
 }
 
 static void the_later_option_wins(void **state)
@@ -98,8 +102,11 @@ static void what_is_wrong_is_named(void **state)
     refuse("m p --tmp 1", "did you mean '--temp'?");
     refuse("m p --temperature 1", "did you mean '--temp'?");
     refuse("m p --unlike-anything-known", "unknown option '--unlike-anything-known'");
-    refuse("m p --budget", "option --budget needs SIZE");
+    refuse("m p --budget", "option --budget needs SIZE|max");
     refuse("m p --budget 12Q", "'12Q' is no size");
+    refuse("m p --budget maximal", "'maximal' is no size");
+    refuse("m p --budget 0", "'0' is no size that anything has");
+    refuse("m p --budget 99999999999T", "is no size that anything has");
     refuse("m p --temp x", "option --temp: 'x' is no number");
     refuse("m p --temp -1", "outside 0 to 100");
     refuse("m p --top-p 1.01", "outside 1e-06 to 1");

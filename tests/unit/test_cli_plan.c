@@ -151,6 +151,23 @@ static void the_cache_is_never_larger_than_all_experts(void **state)
     assert_true(p.total_bytes < UINT64_C(64) << 20);
 }
 
+static void max_is_what_may_be_had(void **state)
+{
+    struct waste_plan p, q;
+    (void)state;
+    assert_int_equal(make(PLENTY, WASTE_BUDGET_MAX, &p), 0);
+    assert_int_equal(p.budget_bytes, PLENTY / 8 * 7);
+    assert_int_equal(p.slots, ALL);
+    for (uint64_t allowed = p.floor_bytes / 7 * 8 + 8; allowed < p.total_bytes; allowed += 777777) {
+        assert_int_equal(make(allowed, WASTE_BUDGET_MAX, &p), 0);
+        assert_int_equal(make(PLENTY, allowed / 8 * 7, &q), 0);
+        assert_int_equal(p.slots, q.slots);
+        assert_int_equal(p.total_bytes, q.total_bytes);
+    }
+    assert_int_equal(make(p.floor_bytes, WASTE_BUDGET_MAX, &p), -EINVAL); /* 7/8 of it are too few */
+    assert_non_null(strstr(err.text, "not enough memory"));
+}
+
 /* What a running pipeline may be told is what a plan for it says, kept states or not. */
 static void another_budget_is_another_plan(void **state)
 {
@@ -223,6 +240,7 @@ int main(void)
         cmocka_unit_test(the_floor_works_and_a_byte_less_does_not),
         cmocka_unit_test(a_budget_is_used_but_never_exceeded),
         cmocka_unit_test(the_cache_is_never_larger_than_all_experts),
+        cmocka_unit_test(max_is_what_may_be_had),
         cmocka_unit_test(another_budget_is_another_plan),
         cmocka_unit_test(a_router_that_does_not_run_costs_nothing),
         cmocka_unit_test(more_than_a_hard_limit_is_refused),
