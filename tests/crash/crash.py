@@ -56,7 +56,7 @@ stats = waste.stats
 
 
 def log_of(pid):
-    return waste.waste_run("log", "--pid", pid).out.decode("utf-8", "replace")
+    return waste.ask("log", pid=pid).out.decode("utf-8", "replace")
 
 
 def descriptors(pid):
@@ -96,17 +96,20 @@ class Chat:
     """A waste-run chat that is asked one thing after the other; between answers the pipeline is at rest."""
 
     def __init__(self, *options, env=None, tokens=60, limit=None, model=waste.DEMO, lifetime=waste.LIMIT):
-        self.p = subprocess.Popen(
-            [waste.RUN, "chat", model, "-n", str(tokens), "--ignore-eos", "--temp", "0.7", "--seed", "5", "-q",
-             *map(str, options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=dict(os.environ, **(env or {})), preexec_fn=limit)
-        self.pid = self.p.pid
+        self.p = waste.start("chat", model, "-n", tokens, "--ignore-eos", "--temp", "0.7", "--seed", "5", "-q", *options,
+                             stdin=subprocess.PIPE, env=dict(os.environ, **(env or {})), preexec_fn=limit)
+        self.pid, self.p.drained = self.p.pid, True
         self.errors, self.last = [], last_counter()
-        self.drain = threading.Thread(target=lambda: self.errors.extend(self.p.stderr), daemon=True)
+        self.drain = threading.Thread(target=self.read_errors, daemon=True)
         self.drain.start()
         self.watchdog = threading.Timer(lifetime, self.p.kill)
         self.watchdog.daemon = True
         self.watchdog.start()
+
+    def read_errors(self):
+        for line in self.p.stderr:
+            self.errors.append(line)
+            self.p.said += line
 
     def send(self, text):
         self.p.stdin.write((text + "\n/stats\n").encode())

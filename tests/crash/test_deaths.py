@@ -186,11 +186,12 @@ class Deaths(crash.Test):
             self.assertEqual(left, [], "a socket nobody listens at")
 
     def test_a_stopped_waste_run_kills_nobody_when_it_goes_on(self):
-        run = self.endless("--hang-seconds", HANG_SECONDS)
+        limit = 3 * HANG_SECONDS  # long enough for this test to be kept from the CPU in the half second below
+        run = self.endless("--hang-seconds", limit)
         before = waste.stages_of(run.pid)
         for pid in [run.pid, *before.values()]:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(HANG_SECONDS + 2)
+        time.sleep(limit + 2)
         os.kill(run.pid, signal.SIGCONT)
         time.sleep(0.5)  # it looks ten times a second
         for pid in before.values():

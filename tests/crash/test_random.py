@@ -5,7 +5,7 @@ import json
 import os
 import re
 import signal
-import subprocess
+import struct
 import sys
 import threading
 import time
@@ -39,7 +39,16 @@ class Prompt:
                 if r.code:
                     raise AssertionError(str(r))
                 self.known = r.json()["ids"]
+                self.whole = r.json()["prompt_tokens"] + len(self.known)
             return self.known
+
+    def is_over(self, file):
+        """Whether a session's file has all of the reply: who was killed then cannot ask for it any more, only for another."""
+        self.want()
+        if not os.path.exists(file):
+            return False
+        with open(file, "rb") as f:
+            return struct.unpack_from("<I", f.read(48), 40)[0] >= self.whole
 
 
 class Random(crash.Test):
@@ -110,6 +119,8 @@ class Random(crash.Test):
             if r.code != -signal.SIGKILL:
                 break
             self.count["waste-run killed"] += 1
+            if prompt.is_over(file):
+                return deaths, None
         tired = re.search(r"(\w+) died 5 times at token position", r.err.decode())
         if r.code == 1 and tired and dead.count(tired.group(1)) >= 5:
             self.given_up.append(seed)  # that is the rule, and chance may make it so
@@ -198,8 +209,7 @@ class Random(crash.Test):
     def one_hang(self, seed):
         run = waste.Endless(self, "--hang-seconds", HANG_SECONDS, asked=crash.CHUNK)
         run.generates(1)
-        log = subprocess.Popen([waste.RUN, "log", "--follow", "--json", "--pid", str(run.pid)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+        log = waste.start("log", "--follow", "--json", "--pid", run.pid)
         try:
             victims = self.hang_some(waste.random.Random(seed), run.p)
             names = {name for name, _ in victims}

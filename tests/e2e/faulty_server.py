@@ -64,13 +64,16 @@ class Server:
         self.running = True
         self.connections = set()
         self.most_at_once = 0
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.acceptor = threading.Thread(target=self.accept, daemon=True)
+        self.acceptor.start()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
         self.running = False
+        self.socket.shutdown(socket.SHUT_RDWR)  # close alone does not wake it, and its descriptor is the next server's
+        self.acceptor.join()
         self.socket.close()
         with self.lock:
             for c in self.connections:

@@ -1,7 +1,10 @@
 """A kernel that says no: functions for preexec_fn, so that a child and what it starts live with it; and memory limits."""
 import ctypes
+import functools
 import os
 import platform
+import subprocess
+import tempfile
 import time
 
 PR_CAPBSET_DROP, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 24, 22, 38
@@ -64,26 +67,32 @@ class MemoryGroup:
     V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 
     @classmethod
+    @functools.lru_cache
     def base(cls):
-        if os.access(os.path.join(cls.V1, "cgroup.procs"), os.W_OK):
-            return cls.V1
-        try:
-            with open(os.path.join(cls.V2, "cgroup.subtree_control")) as f:
-                if "memory" in f.read().split() and os.access(os.path.join(cls.V2, "cgroup.procs"), os.W_OK):
-                    return cls.V2
-        except OSError:
-            pass
+        """The first under which a group can be made, limited and entered."""
+        for base in (cls.V1, cls.V2):
+            try:
+                with cls(1 << 30, base) as group:
+                    subprocess.run(["true"], preexec_fn=group.enter, check=True)
+                    group.used()
+                return base
+            except (OSError, subprocess.SubprocessError):
+                pass
         return None
 
     @classmethod
     def unavailable(cls):
         return None if cls.base() else "no memory cgroup can be made here"
 
-    def __init__(self, limit_bytes):
-        self.v1 = self.base() == self.V1
-        self.path = os.path.join(self.base(), "waste-test-%d" % os.getpid())
-        os.mkdir(self.path)
-        self.limit(limit_bytes)
+    def __init__(self, limit_bytes, base=None):
+        base = base or self.base()
+        self.v1 = base == self.V1
+        self.path = tempfile.mkdtemp(prefix="waste-test-", dir=base)
+        try:
+            self.limit(limit_bytes)
+        except OSError:
+            os.rmdir(self.path)
+            raise
 
     def limit(self, nbytes):
         self.write("memory.limit_in_bytes" if self.v1 else "memory.max", nbytes)

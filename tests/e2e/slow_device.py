@@ -58,8 +58,7 @@ class SlowDevice:
         if beside:
             self.group = beside.group
         else:
-            self.group = os.path.join(BLKIO, "waste-test-%d" % os.getpid())
-            os.mkdir(self.group)
+            self.group = tempfile.mkdtemp(prefix="waste-test-", dir=BLKIO)
             self.undo.append(self.leave)
         self.tasks = os.path.join(self.group, "cgroup.procs")
 

@@ -1,4 +1,5 @@
 """From another terminal: restart, stop, log; and how waste-run ends when it is told to."""
+import calendar
 import ctypes
 import json
 import os
@@ -52,8 +53,8 @@ class Control(waste.Test):
 
         def generates():
             self.assertIsNone(p.poll(), "it ended early")
-            r = waste.waste_run("stats", "--json", "--pid", p.pid)
-            return r.code == 0 and r.json()["counters"]["generated"] > 0
+            s = waste.stats(p.pid)
+            return s and s["counters"]["generated"] > 0
         waste.wait_for("tokens", generates)
         waste.wait_for("all stages", lambda: len(waste.stages_of(p.pid)) == 3 or "--lookahead" in options)
         return p
@@ -63,7 +64,7 @@ class Control(waste.Test):
         return waste.wait_for(pattern, lambda: re.search(pattern, self.control("log").out.decode()))
 
     def control(self, *args):
-        return self.ok(waste.waste_run(*args, "--pid", self.p.pid))
+        return self.ok(waste.ask(*args, pid=self.p.pid))
 
     def socket(self):
         return [d for d in SOCKETS if os.path.exists(os.path.join(d, "%d.sock" % self.p.pid))]
@@ -126,8 +127,7 @@ class Control(waste.Test):
     # ---- log ----
 
     def test_log_follows_to_the_end_and_says_what_came_last(self):
-        log = subprocess.Popen([waste.RUN, "log", "-f", "--json", "--pid", str(self.p.pid)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+        log = waste.start("log", "-f", "--json", "--pid", self.p.pid)
         begin = time.time()
         for name in ("router", "compute"):
             waste.kill9(waste.stages_of(self.p.pid)[name])
@@ -140,7 +140,7 @@ class Control(waste.Test):
         self.assertEqual([l["text"].split()[0] for l in deaths], ["router", "compute"])
         for l in deaths:
             self.assertEqual((l["stage"], l["level"]), ("waste-run", "warning"))
-            stamp = time.mktime(time.strptime(l["time"].split(".")[0], "%Y-%m-%dT%H:%M:%S")) - time.timezone
+            stamp = calendar.timegm(time.strptime(l["time"].split(".")[0], "%Y-%m-%dT%H:%M:%S"))
             self.assertLess(abs(stamp - begin), waste.LIMIT)
         self.assertRegex(lines[-1]["text"], r"^compute \(pid \d+\) runs again after \d+\.\d\d s$")
         self.assertEqual([l["time"] for l in lines], sorted(l["time"] for l in lines))

@@ -50,7 +50,7 @@ class Crash(waste.Test):
 
     def several(self, name):
         tries = hits = restarts = 0
-        while hits < KILLS and tries < 5 * KILLS:
+        while (hits < KILLS or not restarts) and tries < 10 * KILLS:  # one that dies at the end is not started again
             killed, again = self.kill_at_random(name)
             tries += 1
             hits += killed

@@ -110,7 +110,7 @@ class Damage(waste.Test):
             bad = bytearray(data)
             for rec in range(0, len(data), self.stride):
                 bad[rec + at // 8] ^= 1 << at % 8
-            for io in ("uring", "pread"):
+            for io in waste.io_modes():
                 with self.subTest("bit %d, %s" % (at, io)):
                     line = self.refused(self.run_it(self.damaged(self.bank, bytes(bad)), "--io", io), self.bank,
                                         "expert", codes=(1,))

@@ -57,14 +57,18 @@ class EveryPosition(waste.Test):
         options = ("--ids", ",".join(map(str, ids)), "--all", "--chunk", 128, "-q", "--logits")
         files = [os.path.join(waste.scratch(), n) for n in ("whole.f32", "killed.f32")]
         self.ok(waste.waste_run("eval", waste.DEMO, *options, files[0]))
-        p = waste.start("eval", waste.DEMO, *options, files[1])
-        killed, size = 0, lambda: os.path.exists(files[1]) and os.path.getsize(files[1])
-        while p.poll() is None and killed < 3:
-            if size() > killed * os.path.getsize(files[0]) // 4:
-                pid = waste.stages_of(p.pid).get("compute")
-                killed += bool(pid) and waste.kill9(pid)
-            time.sleep(0.01)
-        self.ok(waste.finish(p))
+        for _ in range(10):  # until it is not quicker than the first kill
+            p = waste.start("eval", waste.DEMO, *options, files[1])
+            killed, size = 0, lambda: os.path.exists(files[1]) and os.path.getsize(files[1])
+            while p.poll() is None and killed < 3:
+                if size() > killed * os.path.getsize(files[0]) // 4:
+                    pid = waste.stages_of(p.pid).get("compute")
+                    killed += bool(pid) and waste.kill9(pid)
+                time.sleep(0.01)
+            self.ok(waste.finish(p))
+            if killed:
+                break
+            os.unlink(files[1])
         self.assertGreater(killed, 0)
         with open(files[0], "rb") as a, open(files[1], "rb") as b:
             self.assertTrue(a.read() == b.read())

@@ -40,8 +40,7 @@ class Get(waste.Test):
         return [waste.FETCH, "get", source, dest or self.dest, "--retry-wait", "0.01", *map(str, options)]
 
     def get(self, server, *options, source=None, dest=None, env={}, **kw):
-        p = subprocess.Popen(self.argv(source or REPO, *options, dest=dest), stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(server, **env), **kw)
+        p = waste.Process(self.argv(source or REPO, *options, dest=dest), env=self.environment(server, **env), **kw)
         return waste.finish(p)
 
     def plain(self, server, *options, **kw):
@@ -759,8 +758,7 @@ class Hostile(Get):
 
 class Running(Get):
     def start(self, server, *options, source=None, dest=None, **kw):
-        return subprocess.Popen(self.argv(source or REPO, *options, dest=dest), stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(server), **kw)
+        return waste.Process(self.argv(source or REPO, *options, dest=dest), env=self.environment(server), **kw)
 
     def test_killed_anywhere(self):
         rng = waste.seed()

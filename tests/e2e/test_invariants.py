@@ -44,7 +44,7 @@ class Invariants(waste.Test):
             ("--lookahead", n, "--budget", self.plan(waste.DEMO, "--lookahead", n)["floor_bytes"]) for n in (0, 16)])
 
     def test_io(self):
-        self.same(waste.DEMO, self.ids, [("--io", "uring"), ("--io", "pread")])
+        self.same(waste.DEMO, self.ids, [("--io", io) for io in waste.io_modes()])
 
     def test_threads(self):
         self.same(waste.DEMO, self.ids, [("--threads", n) for n in (1, 2, 5)])
@@ -57,7 +57,7 @@ class Invariants(waste.Test):
             model = waste.synth(shape)
             ids = ",".join(map(str, waste.reference(shape)["ids"]))
             variants = []
-            for (t, io), look in zip(itertools.product((1, 5), ("uring", "pread")), (0, 3, 2, 0)):
+            for (t, io), look in zip(itertools.product((1, 5), waste.io_modes()), (0, 3, 2, 0)):
                 size = ("--threads", t, "--lookahead", look)
                 variants.append((*size, "--io", io, "--budget", self.plan(model, *size)["floor_bytes"]))
             with self.subTest(shape):

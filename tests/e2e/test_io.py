@@ -16,16 +16,12 @@ TWO_DRIVES = os.path.join(waste.BUILD, "tests", "e2e", "two_drives")
 MODES = ("auto", "uring", "pread", "uring+direct", "pread+direct")
 
 
-def has_io_uring():
-    return waste.waste_run("run", waste.DEMO, "--ids", "1", "-n", "1", "--io", "uring", "-q", "--raw").code == 0
-
-
 class Io(waste.Test):
     @classmethod
     def setUpClass(cls):
         cls.case = next(c for c in waste.expected() if not waste.is_raw(c))
         cls.args = ["--ids", waste.ids_of(cls.case), "-n", "20", "--temp", "0", "--json", "-q"]
-        cls.uring = has_io_uring()
+        cls.uring = waste.has_io_uring()
 
     def right(self, r):
         self.assertEqual(self.ok(r).json()["ids"], self.case["greedy"])
@@ -41,8 +37,7 @@ class Io(waste.Test):
                         "-q", *options, preexec_fn=limit)
         try:
             def look():
-                r = waste.waste_run("stats", "--json", "--pid", p.pid)
-                s = r.json() if r.code == 0 else None
+                s = waste.stats(p.pid)
                 return s if s and s["counters"]["tokens"] > 0 else None
             return waste.wait_for("the first token", look)
         finally:
@@ -63,7 +58,7 @@ class Io(waste.Test):
 
     def test_info_tries_it_out(self):
         io = self.ok(waste.waste_run("info", waste.DEMO, "--json")).json()["io"]
-        self.assertEqual(io["mode"].split("+")[0], "uring" if self.uring else "pread")
+        self.assertIn(io["mode"].split("+")[0], ("uring",) if self.uring else ("uring", "pread"))
         self.assertGreaterEqual(io["drives"][0]["depth"], 1)
         text = self.ok(waste.waste_run("info", waste.DEMO, "--io", "pread")).out.decode()
         self.assertRegex(text, r"reading +pread")

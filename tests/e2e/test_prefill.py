@@ -125,18 +125,19 @@ class Prefill(waste.Test):
         self.assertEqual(self.ok(waste.finish(self.long("-q"))).err, b"")
 
     def test_stats_say_how_far_a_prompt_is(self):
-        p = self.long()
-
-        def look(after=0):
-            self.assertIsNone(p.poll(), "it ended early")
-            f = (waste.stats(p.pid) or {}).get("prefill")
-            return f and f["position"] > after and f
-        first = waste.wait_for("a prompt in stats", look)
+        for _ in range(10):  # until it is not quicker than two looks
+            p, looks = self.long(), []
+            while p.poll() is None and len(looks) < 2:
+                f = (waste.stats(p.pid) or {}).get("prefill")
+                if f and f["position"] > (looks[0]["position"] if looks else 0):
+                    looks.append(f)
+            self.ok(waste.finish(p))
+            if len(looks) == 2:
+                break
+        first, later = looks
         self.assertEqual((first["begin"], first["end"]), (0, 3500))
-        later = waste.wait_for("progress", lambda: look(first["position"]))
         self.assertGreater(later["seconds"], first["seconds"])
         self.assertGreater(later["tok_per_s"], 0)
-        self.ok(waste.finish(p))
 
     def test_ctrl_c_ends_a_prompt(self):
         for chunk in (1, 512, 3500):

@@ -3,7 +3,6 @@ import filecmp
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -83,8 +82,7 @@ class Remote(waste.Test):
                                env={"HF_ENDPOINT": server.url, "no_proxy": "127.0.0.1"})
 
     def start(self, server):
-        return subprocess.Popen([waste.FETCH, "convert", "-q", *QUICK, REPO, self.out], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(server))
+        return waste.Process([waste.FETCH, "convert", "-q", *QUICK, REPO, self.out], env=self.environment(server))
 
     def assert_same(self, want=None):
         want = want or self.local

@@ -87,7 +87,7 @@ class Start(waste.Test):
         p = waste.start("chat", waste.DEMO, "-q", stdin=subprocess.PIPE, preexec_fn=kernel.refuse(CALLS["seccomp"], errno.EINVAL))
         try:
             def three():
-                text = waste.waste_run("log", "--pid", p.pid).out.decode()
+                text = waste.ask("log", pid=p.pid).out.decode()
                 return len(re.findall(r"the kernel takes no seccomp filter, going on without", text)) == 3
             waste.wait_for("a line of each stage", three)
         finally:

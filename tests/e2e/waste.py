@@ -5,8 +5,11 @@ Nothing here may hang: every process has a time limit and is killed by its own i
 """
 import array
 import base64
+import ctypes
+import functools
 import json
 import math
+import mmap
 import os
 import random
 import re
@@ -86,30 +89,46 @@ class Result:
         return [l for l in self.err.decode("utf-8", "replace").splitlines() if l.strip() and not PROGRESS.fullmatch(l)]
 
 
+class Process(subprocess.Popen):
+    """One in the background; a test that fails says how it ended and what its stderr was (see Test.run)."""
+    begun = []  # by the test at hand
+
+    def __init__(self, argv, **kw):
+        self.said, self.drained = b"", False  # drained: somebody reads stderr all the time
+        super().__init__(argv, **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kw})
+        self.begun.append(self)
+
+    def communicate(self, *args, **kw):
+        out, err = super().communicate(*args, **kw)
+        self.said += err or b""
+        return out, err
+
+    def __str__(self):
+        if self.poll() is not None and self.stderr and not self.stderr.closed and not self.drained:
+            os.set_blocking(self.stderr.fileno(), False)  # what outlives it may have it, too
+            self.said += self.stderr.read() or b""
+        end = "runs" if self.poll() is None else "exit %d" % self.returncode
+        argv = ascii(" ".join(os.fsdecode(a) for a in self.args))
+        return "%s\npid %d, %s, stderr: %s" % (argv[:600], self.pid, end, self.said[-4000:].decode("utf-8", "replace"))
+
+
 def waste_run(*args, limit=None, stdin=None, env=None, program=RUN):
     """Runs waste-run to its end. A process over its limit is killed and the test fails."""
     argv = [program] + [os.fsdecode(a) if isinstance(a, bytes) else str(a) for a in args]
     p = subprocess.Popen(argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
+    return finish(p, limit, stdin)
+
+
+def start(*args, program=RUN, **kw):
+    """Starts waste-run in the background; pair it with finish()."""
+    return Process([program] + [str(a) for a in args], **kw)
+
+
+def finish(p, limit=None, stdin=None):
+    """Waits for its end. A process over its limit is killed and the test fails."""
     try:
         out, err = p.communicate(stdin, timeout=limit or LIMIT)
-    except subprocess.TimeoutExpired:
-        table = stages_of(p.pid)
-        p.kill()
-        out, err = p.communicate()
-        raise AssertionError("no end after %g s, stages %s\n%s" % (limit or LIMIT, table, Result(argv, "killed", out, err)))
-    return Result(argv, p.returncode, out, err)
-
-
-def start(*args, **kw):
-    """Starts waste-run in the background; pair it with finish()."""
-    return subprocess.Popen([RUN] + [str(a) for a in args], stdin=kw.pop("stdin", subprocess.DEVNULL),
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw)
-
-
-def finish(p, limit=None):
-    try:
-        out, err = p.communicate(timeout=limit or LIMIT)
     except subprocess.TimeoutExpired:
         table = stages_of(p.pid)
         p.kill()
@@ -118,12 +137,18 @@ def finish(p, limit=None):
     return Result(p.args, p.returncode, out, err)
 
 
-def stats(pid):
-    """What `stats --json` says; None where no pipeline runs."""
+def ask(command, *args, pid):
+    """One of the commands that look at a running pipeline."""
     for _ in range(20):
-        r = waste_run("stats", "--json", "--pid", pid)
+        r = waste_run(command, *args, "--pid", pid)
         if b"does not answer" not in r.err:  # within some seconds: it had no CPU
             break
+    return r
+
+
+def stats(pid):
+    """What `stats --json` says; None where no pipeline runs."""
+    r = ask("stats", "--json", pid=pid)
     return r.json() if r.code == 0 else None
 
 
@@ -172,6 +197,23 @@ def kill9(pid):
         return True
     except ProcessLookupError:
         return False
+
+
+@functools.lru_cache
+def has_io_uring():
+    """Whether --io uring can be asked for. A ring counts as locked memory of its user until the kernel has taken it apart, and
+    other tests have theirs; so there must be room.
+    """
+    with mmap.mmap(-1, 1 << 20) as room:
+        at = (ctypes.c_char * len(room)).from_buffer(room)
+        locked = ctypes.CDLL(None).mlock(at, len(room)) == 0
+        del at
+    return locked and waste_run("run", DEMO, "--ids", "1", "-n", "1", "--io", "uring", "-q", "--raw").code == 0
+
+
+def io_modes():
+    """What --io may be here."""
+    return ("uring", "pread") if has_io_uring() else ("pread",)
 
 
 def pss_bytes(pid):
@@ -352,6 +394,19 @@ class Endless:
 class Test(unittest.TestCase):
     longMessage = True
     maxDiff = 2000
+
+    def run(self, result=None):
+        """What fails may lie with a process that is gone: how each of them ended comes with it."""
+        del Process.begun[:]
+        result = super().run(result)
+        failed = [getattr(test, "test_case", test) for test, _ in result.failures + result.errors] if result else []
+        if self in failed:
+            for p in Process.begun[-8:]:
+                print("\nthe last of %s: %s" % (self.id(), p), file=sys.stderr, flush=True)
+        for p in Process.begun:
+            if p.poll() is None:  # in nobody's way
+                p.kill()
+        return result
 
     def ok(self, r):
         """It ended well; returns the result."""

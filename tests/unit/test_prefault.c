@@ -23,7 +23,7 @@ static uint32_t resident(void)
 /* It becomes that many, and stays. */
 static void assert_settles_at(uint32_t slots)
 {
-    for (int i = 0; i < 5000 && resident() < slots; i++)
+    for (int i = 0; i < 60000 && resident() < slots; i++)
         usleep(1000);
     usleep(20000);
     assert_int_equal(resident(), slots);
