@@ -61,7 +61,7 @@ class Faults(waste.Test):
                     self.refused(self.run_with(fault, io), "experts-L1.bin: layer 1 expert", text, codes=(1,))
 
     def test_o_direct_that_is_forced_and_goes_away_is_an_error(self):
-        for io in ("uring+direct", "pread+direct"):
+        for io in (io + "+direct" for io in waste.io_modes()):
             self.refused(self.run_with("nodirect=1", io), "is not available", codes=(2,))
             # granted at the first read, refused later: not a silent change either
             self.refused(self.run_with("latedirect=1", io), "Invalid argument", codes=(1,))

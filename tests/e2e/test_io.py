@@ -83,10 +83,10 @@ class Io(waste.Test):
     @unittest.skipUnless(kernel.OPENAT, "not this machine's system call numbers")
     def test_o_direct_refused_at_open(self):
         no = kernel.no_direct(errno.EINVAL)
-        for mode in ("auto", "pread") + (("uring",) if self.uring else ()):
+        for mode in ("auto", *waste.io_modes()):
             with self.subTest(mode):
                 self.right(self.under(no, "--io", mode))
-        for mode in ("pread+direct",) + (("uring+direct",) if self.uring else ()):
+        for mode in (io + "+direct" for io in waste.io_modes()):
             with self.subTest(mode):
                 self.refused(self.under(no, "--io", mode), mode + " is not available", "O_DIRECT", codes=(2,))
         s = self.stats_of(limit=no)
@@ -97,11 +97,11 @@ class Io(waste.Test):
         def limit():
             kernel.little_memlock(65536)()
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        for mode in ("auto", "pread") + (("uring",) if self.uring else ()):
+        for mode in ("auto", *waste.io_modes()):
             with self.subTest(mode):
                 self.right(self.under(limit, "--io", mode))
 
-    @unittest.skipUnless(os.geteuid() == 0, "not root")
+    @unittest.skipUnless(waste.may_lock(64 << 20), "memory cannot be locked here")
     def test_mlock(self):
         def locked(pid):
             with open("/proc/%d/status" % pid) as f:
@@ -153,7 +153,7 @@ class Io(waste.Test):
                 f.write(os.urandom(10 << 20))
                 os.fsync(f.fileno())
         slow.throttle(4 << 20)
-        for mode in ("pread",) + (("uring",) if self.uring else ()):
+        for mode in waste.io_modes():
             for depths in ((2, 7), (5, 3)):
                 with self.subTest(mode, depths=depths):
                     p = subprocess.run([TWO_DRIVES, slow.tasks, os.path.join(slow.dir, "bank"), str(depths[0]),

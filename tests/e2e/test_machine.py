@@ -52,7 +52,7 @@ class Machine(waste.Test):
     def test_a_file_system_without_direct_io(self):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as d:
             shutil.copytree(waste.DEMO, os.path.join(d, "m"))
-            for io in ("auto", "uring", "pread"):
+            for io in ("auto", *waste.io_modes()):
                 with self.subTest(io):
                     r = self.limited(os.path.join(d, "m"), "--io", io)
                     self.right(r)

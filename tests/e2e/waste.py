@@ -199,16 +199,21 @@ def kill9(pid):
         return False
 
 
+def may_lock(nbytes):
+    """Whether a process may have so much locked memory here."""
+    with mmap.mmap(-1, nbytes) as room:
+        at = (ctypes.c_char * nbytes).from_buffer(room)
+        locked = ctypes.CDLL(None).mlock(at, nbytes) == 0
+        del at
+    return locked
+
+
 @functools.lru_cache
 def has_io_uring():
     """Whether --io uring can be asked for. A ring counts as locked memory of its user until the kernel has taken it apart, and
     other tests have theirs; so there must be room.
     """
-    with mmap.mmap(-1, 1 << 20) as room:
-        at = (ctypes.c_char * len(room)).from_buffer(room)
-        locked = ctypes.CDLL(None).mlock(at, len(room)) == 0
-        del at
-    return locked and waste_run("run", DEMO, "--ids", "1", "-n", "1", "--io", "uring", "-q", "--raw").code == 0
+    return may_lock(1 << 20) and waste_run("run", DEMO, "--ids", "1", "-n", "1", "--io", "uring", "-q", "--raw").code == 0
 
 
 def io_modes():
