@@ -114,7 +114,7 @@ static int make_file(struct bench *b, int dir)
     free(data);
     b->temporary = true;
     return rc == 0 ? 0
-                   : waste_fetch_fail("%s: cannot make a file to read past the page cache: %s",
+                   : waste_fetch_fail("%s: cannot make a file to read past the page cache (O_DIRECT): %s",
                                       b->o.dir, strerror(-rc));
 }
 
