@@ -114,8 +114,9 @@ static int make_file(struct bench *b, int dir)
     free(data);
     b->temporary = true;
     return rc == 0 ? 0
-                   : waste_fetch_fail("%s: cannot make a file to read past the page cache (O_DIRECT): %s",
-                                      b->o.dir, strerror(-rc));
+                   : waste_fetch_fail(
+                         "%s: cannot make a file to read past the page cache (O_DIRECT): %s",
+                         b->o.dir, strerror(-rc));
 }
 
 static int open_model(struct bench *b)
