@@ -56,6 +56,15 @@ static uint32_t direct_banks(const struct reader_rig *r)
     return count;
 }
 
+/* Whether the model's file system knows O_DIRECT. */
+static bool direct_here(void)
+{
+    int fd = open(WASTE_DEMO_MODEL "/experts-L1.bin", O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 /* 7 layers, 4 experts each, twice. */
 static void use_some_experts(struct reader_rig *r)
 {
@@ -102,7 +111,7 @@ static void what_can_be_mended_is_not_noticed(void **state)
             /* refused at the first read, all banks lose it at once, and the log says so */
             assert_int_equal(
                 rig_logged(&r, WASTE_LOG_WARNING, "7 of 7 banks do not allow O_DIRECT"),
-                strncmp(faults[i], "nodirect", 8) == 0);
+                strncmp(faults[i], "nodirect", 8) == 0 || !direct_here());
             stop(&r);
         }
 }
