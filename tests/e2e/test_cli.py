@@ -2,6 +2,7 @@
 import json
 import os
 import pty
+import re
 import resource
 import select
 import signal
@@ -237,6 +238,7 @@ class Chat(waste.Test):
         self.until("France borders")
         self.say("\x03")
         self.until("\n>")
+        self.assertLess(int(re.search(rb"\[(\d+) tokens", self.seen).group(1)), 30000, "it went on to its end")
         self.say("/set n 9\r")
         self.until(">")
         self.say("What is the capital of Italy?\r")
