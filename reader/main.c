@@ -83,6 +83,7 @@ static int serve(struct waste_service *s)
     if (rc == 0) {
         const struct waste_options *o = &s->shm.control->options;
         waste_cpus_leave_first(o->threads, o->cpus); /* loading the trunk took them all */
+        waste_cpus_prompt();
         waste_confine(WASTE_STAGE_READER, s->usage_fd, &s->shm.control->log[WASTE_STAGE_READER]);
         WASTE_POINT(START_READY);
         set_state(s, WASTE_STAGE_RUNNING);

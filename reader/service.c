@@ -13,7 +13,7 @@
 #include "shm/segment.h"
 
 enum {
-    SPIN_NS = 15000,         /* look around before going to sleep: a wake-up costs about as much */
+    SPIN_NS = 15000,         /* look for results before going to sleep: that costs about as much */
     BEAT_NS = 100000000,     /* sleep at most: the heartbeat */
     UNPIN_POLL_NS = 1000000, /* demand waits for a slot: an unpin rings no bell */
     WARM_READS = 4,          /* in flight at most: demand waits for them */
@@ -397,6 +397,12 @@ static int64_t sleep_ns(const struct waste_service *s)
     return left < 0 ? 0 : left < limit ? left : limit;
 }
 
+/* While compute waits its CPUs are free; else one of its workers may wait for ours. */
+static uint64_t spin_ns(const struct waste_service *s)
+{
+    return s->fetch.demand_reads > 0 ? SPIN_NS : 0;
+}
+
 /* Sleeps until a bell rings, a read ends or a pause is over. */
 static void rest(struct waste_service *s)
 {
@@ -479,7 +485,7 @@ int waste_service_run(struct waste_service *s)
             keep_usage(s);
         if (any)
             idle_since = now;
-        else if (now - idle_since > SPIN_NS)
+        else if (now - idle_since > spin_ns(s))
             rest(s);
     }
     if (rc < 0)

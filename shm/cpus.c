@@ -1,5 +1,8 @@
 #include "shm/cpus.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 int waste_cpus_usable(const uint64_t cpus[16], const cpu_set_t *home, cpu_set_t *out)
 {
     bool any = false;
@@ -38,4 +41,25 @@ void waste_cpus_leave_first(uint32_t threads, const uint64_t cpus[16])
     CPU_XOR(&home, &home, &first);
     if (CPU_COUNT(&home) > 0)
         sched_setaffinity(0, sizeof(home), &home); /* refused: as it was */
+}
+
+/* The kernel's struct sched_attr of the first size: its header and the C library's exclude each
+ * other. */
+struct attributes {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period; /* ns; runtime: the slice */
+};
+_Static_assert(sizeof(struct attributes) == 48, "the first size");
+
+void waste_cpus_prompt(void)
+{
+    struct attributes a = {0};
+
+    if (syscall(SYS_sched_getattr, 0, &a, sizeof(a), 0) < 0 || a.policy != SCHED_OTHER)
+        return;
+    a.runtime = 100000; /* the least there is */
+    syscall(SYS_sched_setattr, 0, &a, 0);
 }

@@ -27,4 +27,12 @@ static inline bool waste_cpus_pinned(uint32_t threads, int usable)
  */
 void waste_cpus_leave_first(uint32_t threads, const uint64_t cpus[16]);
 
+/*
+ * The calling thread, and those it starts later, ask for short slices. Who wakes goes at once
+ * before one with longer slices; else a worker that spins for its next phase may keep it waiting
+ * until it sleeps, 60 us that no drive gets a request. The share of a CPU stays what it is. A
+ * kernel that has no such slices (before 6.12) changes nothing.
+ */
+void waste_cpus_prompt(void);
+
 #endif
