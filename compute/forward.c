@@ -10,7 +10,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { WAIT_MS = 50, WAIT_SPIN_NS = 20000 };
+/* A CPU that has gone idle takes some 25 us to run who is woken on it: where waits are short, their
+ * end is spun for. */
+enum { WAIT_MS = 50, WAIT_SPIN_NS = 20000, SHORT_WAIT_NS = 200000 };
 
 int64_t waste_forward_now_ns(void)
 {
@@ -152,6 +154,17 @@ int waste_forward_embed(struct waste_forward *f, float *x, uint32_t token)
     return 0;
 }
 
+static int64_t expert_spin_ns(const struct waste_forward *f)
+{
+    const struct waste_layer_meter *m = &f->env.shm.layer_meter[f->layer];
+
+    /* relaxed: our own number */
+    return waste_team_has_room(f->team) &&
+                   atomic_load_explicit(&m->recent_wait_ns, memory_order_relaxed) < SHORT_WAIT_NS
+               ? SHORT_WAIT_NS
+               : WAIT_SPIN_NS;
+}
+
 int waste_forward_wait(struct waste_forward *f,
                        int (*take)(struct waste_forward *f, uint32_t *count), uint32_t *count)
 {
@@ -170,7 +183,7 @@ int waste_forward_wait(struct waste_forward *f,
         err = waste_forward_check(f, WASTE_ACT_WAIT_EXPERTS);
         if (err)
             break;
-        waste_bell_wait(&c->compute_bell, seen, WAIT_MS * INT64_C(1000000), WAIT_SPIN_NS);
+        waste_bell_wait(&c->compute_bell, seen, WAIT_MS * INT64_C(1000000), expert_spin_ns(f));
     }
     f->expert_wait_ns += waste_forward_now_ns() - start;
     waste_count(c, WASTE_C_EXPERT_WAIT_BYTES,
@@ -189,7 +202,8 @@ static int run_layer(struct waste_forward *f, uint32_t layer)
     if (err)
         return err;
     f->input = (struct waste_input){&f->w->m[WASTE_T_ATT_RES_NORM], &f->w->m[WASTE_T_ATT_RES_PROJ],
-                                    &f->w->m[WASTE_T_INPUT_NORM], true};
+                                    &f->w->m[WASTE_T_INPUT_NORM]};
+    waste_hint_offer(f, true);
     waste_timeline_note(f->env.shm.control, WASTE_MOMENT_ATTENTION, f->position, layer, 0);
     err = f->w->layer->is_kda ? waste_kda(f) : waste_mla(f);
     if (!err)
@@ -207,7 +221,7 @@ struct waste_input waste_forward_head_input(const struct waste_forward *f)
     const struct waste_matrix *m = f->weights.m;
 
     return (struct waste_input){&m[WASTE_M_OUT_RES_NORM], &m[WASTE_M_OUT_RES_PROJ],
-                                &m[WASTE_M_FINAL_NORM], false};
+                                &m[WASTE_M_FINAL_NORM]};
 }
 
 int waste_forward_head(struct waste_forward *f, float *logits)

@@ -51,6 +51,7 @@ struct waste_team {
     /* set once */
     uint32_t threads;
     bool spin; /* every worker has a CPU of its own */
+    bool room; /* and there is more than one */
     void (*tick)(void *);
     void *tick_arg;
     cpu_set_t home; /* the caller's affinity before it joined */
@@ -328,6 +329,7 @@ int waste_team_create(struct waste_team **out, uint32_t threads, const uint64_t 
     }
     count = waste_cpus_usable(cpus, &team->home, &use);
     team->spin = (int)threads <= count;
+    team->room = team->spin && count > 1;
     err = count ? start_workers(team, &use, waste_cpus_pinned(threads, count)) : -EINVAL;
     if (err) {
         waste_team_destroy(team);
@@ -360,4 +362,9 @@ void waste_team_set_tick(struct waste_team *team, void (*tick)(void *), void *ar
 uint32_t waste_team_threads(const struct waste_team *team)
 {
     return team->threads;
+}
+
+bool waste_team_has_room(const struct waste_team *team)
+{
+    return team->room;
 }

@@ -53,4 +53,8 @@ int64_t waste_team_shared_ns(const struct waste_team *team);
 
 uint32_t waste_team_threads(const struct waste_team *team);
 
+/* Every worker has a CPU, and there is more than one: who spins keeps no other process from
+ * working. */
+bool waste_team_has_room(const struct waste_team *team);
+
 #endif

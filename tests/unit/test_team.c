@@ -1,5 +1,6 @@
 /* The worker team: every task once, whatever the machine does to its threads. */
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -162,6 +163,39 @@ static void test_time_is_shared_when_two_are_at_work(void **state)
     assert_true(shared_ns(5, 3) >= 2000000);
 }
 
+static bool has_room(uint32_t threads, const uint64_t cpus[16])
+{
+    struct waste_team *team;
+
+    assert_int_equal(waste_team_create(&team, threads, cpus), 0);
+    bool room = waste_team_has_room(team);
+    waste_team_destroy(team);
+    return room;
+}
+
+static void test_room_is_a_cpu_for_each_worker_and_more_than_one(void **state)
+{
+    uint64_t one[16] = {0}, two[16] = {0};
+    cpu_set_t home;
+    int found = 0;
+
+    assert_int_equal(sched_getaffinity(0, sizeof home, &home), 0);
+    for (int c = 0; c < 1024 && found < 2; c++) {
+        if (!CPU_ISSET(c, &home))
+            continue;
+        two[c / 64] |= UINT64_C(1) << c % 64;
+        if (!found++)
+            one[c / 64] |= UINT64_C(1) << c % 64;
+    }
+    assert_false(has_room(1, one)); /* the reader has to work there, too */
+    assert_false(has_room(2, one));
+    if (found < 2)
+        return;
+    assert_true(has_room(1, two));
+    assert_true(has_room(2, two));
+    assert_false(has_room(3, two));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_time_is_shared_when_two_are_at_work),
         cmocka_unit_test(test_a_phase_without_tasks_or_with_one),
         cmocka_unit_test(test_the_caller_ticks_while_it_works),
+        cmocka_unit_test(test_room_is_a_cpu_for_each_worker_and_more_than_one),
         cmocka_unit_test(test_bad_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
