@@ -116,7 +116,7 @@ static int attention(struct waste_forward *f)
 
     c->ahead = c->z_is_input = false;
     f->input = (struct waste_input){&m[WASTE_T_ATT_RES_NORM], &m[WASTE_T_ATT_RES_PROJ],
-                                    &m[WASTE_T_INPUT_NORM], false};
+                                    &m[WASTE_T_INPUT_NORM]};
     int err = input(f);
     if (err == -EDOM)
         return waste_forward_bad_input(f);
@@ -139,7 +139,7 @@ static int feed_forward(struct waste_forward *f)
                f->w[1].layer->is_moe;
     c->z_is_input = moe && !f->cfg->latent;
     f->input = (struct waste_input){&m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ],
-                                    &m[WASTE_T_POST_NORM], false};
+                                    &m[WASTE_T_POST_NORM]};
     int err = input(f);
     if (!err)
         err = moe ? waste_chunk_moe(f) : waste_chunk_dense(f);

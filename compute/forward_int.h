@@ -37,7 +37,6 @@ struct waste_product {
  */
 struct waste_input {
     const struct waste_matrix *res_norm, *res_proj, *norm;
-    bool hint; /* the router process may have it */
 };
 
 /* One worker's own scratch. */
@@ -121,6 +120,10 @@ struct waste_forward {
     uint64_t reads_seen;           /* the reader's, after the last step */
     struct waste_trial hint_trial; /* predictions: steps with them and without */
     float recent_reads;            /* a MoE layer and token, the last ones counting most: hint.c */
+    float recent_wait_ns;          /* the same */
+    uint32_t hint_layer;           /* the hint of the phase at hand is about this one's experts */
+    bool hint_attention;           /* and what attention reads */
+    _Atomic bool hint_open;        /* not given yet */
     float *z;                      /* [expert_width] what the experts read */
     float *up_acc, *down_acc;      /* [top_k](gate, up)[slices][padded] */
     float *routed;                 /* [expert_width] their weighted sum */
@@ -190,19 +193,23 @@ int waste_forward_wait(struct waste_forward *f,
 void waste_hint_begin(struct waste_forward *f);
 void waste_hint_step(struct waste_forward *f, uint32_t tokens, int64_t ns);
 
-/* hint.c: gives the router process x, the input of the layer's attention or else of its FFN, if it
- * will predict from it and has room. Not where next to nothing is read lately or where steps were
- * seen to take longer with it, and of an attention not where little is waited for experts: the
- * router process may stand on a worker's CPU while it predicts. One worker. */
-void waste_hint(struct waste_forward *f, bool attention);
+/* hint.c: before a phase: does the router process get x, the input of the layer's attention or else
+ * of its FFN? Not where next to nothing is read lately or where steps were seen to take longer with
+ * it, and of an attention not where little is waited for experts: the router process may stand on a
+ * worker's CPU while it predicts. */
+void waste_hint_offer(struct waste_forward *f, bool attention);
+/* In the phase, every worker after its waste_residual_input(), whose result is gone then, and
+ * before it leaves: who comes first gives the hint, worker 0 if no other came. */
+void waste_hint(struct waste_forward *f, uint32_t worker);
+void waste_hint_close(struct waste_forward *f, uint32_t worker);
 
 /* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed
  * by f->input. Worker 0 sets f->bad. Returns the mix before the norm. */
 const float *waste_residual_input(struct waste_forward *f, uint32_t worker);
 
-/* Before the layer's attention: what its FFN would read if the attention added nothing. Worker 0,
- * after its waste_residual_input, whose result is gone then. */
-const float *waste_residual_preview(struct waste_forward *f, uint32_t layer);
+/* Before the layer's attention: what its FFN would read if the attention added nothing. In the
+ * worker's scratch: after its waste_residual_input, whose result is gone then. */
+const float *waste_residual_preview(struct waste_forward *f, uint32_t worker, uint32_t layer);
 /* What attention residuals mix, with these weights, of one token's running sum and the blocks
  * before it: worker[worker].mixed; or `running` itself. */
 const float *waste_residual_mix(struct waste_forward *f, uint32_t worker, const float *running,

@@ -250,13 +250,11 @@ static void choose(struct waste_forward *f)
     waste_experts_demand(e, c->top_k);
 }
 
-/* What the experts read if it is not a projection, and what the router predicts from: one worker's
- * business, and worker 0 always takes part. */
+/* What the experts read if it is not a projection: worker 0's business, who always takes part. */
 static void share_input(struct waste_forward *f)
 {
     if (!f->cfg->latent && f->w->layer->is_moe)
         memcpy(f->z, f->worker[0].norm, f->cfg->hidden * sizeof *f->z);
-    waste_hint(f, false);
 }
 
 static void input_phase(void *arg, uint32_t worker)
@@ -271,6 +269,7 @@ static void input_phase(void *arg, uint32_t worker)
     waste_residual_input(f, worker);
     if (!worker)
         share_input(f);
+    waste_hint(f, worker);
     for (; claimed; claimed = waste_team_claim(f->team, worker, &task)) {
         uint32_t product = waste_products_task(f, wk->norm, wk->xp, task, &r0, &r1);
         /* acq_rel: the last one sees the scores of all the others */
@@ -278,13 +277,15 @@ static void input_phase(void *arg, uint32_t worker)
             atomic_fetch_sub_explicit(&f->router_left, 1, memory_order_acq_rel) == 1)
             choose(f);
     }
+    waste_hint_close(f, worker);
 }
 
 static void ffn_input(struct waste_forward *f)
 {
     const struct waste_matrix *m = f->w->m;
     f->input = (struct waste_input){&m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ],
-                                    &m[WASTE_T_POST_NORM], true};
+                                    &m[WASTE_T_POST_NORM]};
+    waste_hint_offer(f, false);
 }
 
 static void dense_down_phase(void *arg, uint32_t worker)

@@ -62,11 +62,12 @@ void waste_products_input_phase(void *arg, uint32_t worker)
     uint32_t task, r0, r1;
     bool claimed = waste_team_claim(f->team, worker, &task);
 
-    if (!claimed && worker) /* worker 0 always takes part: it has the hint to give */
+    if (!claimed &&
+        worker) /* worker 0 always takes part: it looks for values that are no numbers */
         return;
     waste_residual_input(f, worker);
-    if (!worker && f->input.hint)
-        waste_hint(f, true);
+    waste_hint(f, worker);
     for (; claimed; claimed = waste_team_claim(f->team, worker, &task))
         waste_products_task(f, wk->norm, wk->xp, task, &r0, &r1);
+    waste_hint_close(f, worker);
 }

@@ -61,11 +61,12 @@ const float *waste_residual_input(struct waste_forward *f, uint32_t worker)
     return x;
 }
 
-const float *waste_residual_preview(struct waste_forward *f, uint32_t layer)
+const float *waste_residual_preview(struct waste_forward *f, uint32_t worker, uint32_t layer)
 {
     const struct waste_matrix *m = f->weights.layer[layer].m;
 
-    return waste_residual_mix(f, 0, f->running, &m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ]);
+    return waste_residual_mix(f, worker, f->running, &m[WASTE_T_MLP_RES_NORM],
+                              &m[WASTE_T_MLP_RES_PROJ]);
 }
 
 void waste_residual_advance(struct waste_forward *f)

@@ -13,13 +13,13 @@
 
 #include "router/predict.h"
 #include "shm/confine.h"
-#include "shm/cpus.h"
 #include "shm/control.h"
+#include "shm/cpus.h"
 #include "shm/inject.h"
 #include "shm/segment.h"
 
 enum { EXIT_AGAIN = 1, EXIT_CONFIGURATION = 2 };
-enum { HEARTBEAT_NS = 100 * 1000 * 1000, SPIN_NS = 20 * 1000 };
+enum { HEARTBEAT_NS = 100 * 1000 * 1000 };
 
 struct router {
     struct waste_shm shm;
@@ -159,7 +159,8 @@ static void serve(struct router *r)
         }
         waste_confine_report(WASTE_STAGE_ROUTER, &c->log[WASTE_STAGE_ROUTER]);
         waste_stage_mark(r->stage, WASTE_ACT_WAIT_WORK, -1);
-        waste_bell_wait(&c->router_bell, seq, HEARTBEAT_NS, SPIN_NS);
+        /* no spinning: a layer is longer than that, and a worker may wait for this CPU */
+        waste_bell_wait(&c->router_bell, seq, HEARTBEAT_NS, 0);
     }
 }
 

@@ -470,6 +470,43 @@ static void test_nothing_is_predicted_where_nothing_is_read(void **state)
     forward_rig_destroy(&r);
 }
 
+/* The hints of a first token, computed by so many threads, one behind the other. */
+static uint32_t first_hints(uint32_t threads, uint8_t *out, uint32_t *stride)
+{
+    static const uint32_t id = 1283;
+    const struct waste_hidden *h;
+    struct forward_rig r;
+    uint32_t count;
+
+    forward_rig_create_chunked(&r, WASTE_DEMO_MODEL, threads, 256, 0, 1, 4);
+    forward_rig_serve(&r);
+    forward_rig_request(&r, 0, &id, 1, WASTE_REQ_RESET | WASTE_REQ_IGNORE_EOS, 1);
+    *stride = r.shm.control->hidden_stride;
+    for (count = 0; (h = waste_ring_peek(r.shm.hidden)); count++) {
+        memcpy(out + count * *stride, h, *stride);
+        waste_ring_release(r.shm.hidden);
+    }
+    assert_int_equal(r.shm.control->counter[WASTE_C_HIDDEN_DROPPED], 0);
+    forward_rig_destroy(&r);
+    return count;
+}
+
+/* Whoever of the workers gives it. */
+static void test_each_layer_gives_one_hint_with_any_number_of_threads(void **state)
+{
+    static uint8_t alone[WASTE_HIDDEN_RING][8192], team[WASTE_HIDDEN_RING][8192];
+    uint32_t stride;
+
+    assert_int_equal(first_hints(1, alone[0], &stride),
+                     7); /* 8 layers; nothing comes after the last */
+    for (uint32_t layer = 0; layer < 7; layer++)
+        assert_int_equal(((struct waste_hidden *)(alone[0] + layer * stride))->layer, layer);
+    for (uint32_t threads = 2; threads < 5; threads++) {
+        assert_int_equal(first_hints(threads, team[0], &stride), 7);
+        assert_memory_equal(team[0], alone[0], 7 * stride);
+    }
+}
+
 static void test_values_that_are_no_numbers_end_the_request(void **state)
 {
     struct forward_rig r;
@@ -518,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_cancel_ends_a_request_between_tokens),
         cmocka_unit_test(test_an_expert_that_cannot_be_read_ends_the_request_only),
         cmocka_unit_test(test_nothing_is_predicted_where_nothing_is_read),
+        cmocka_unit_test(test_each_layer_gives_one_hint_with_any_number_of_threads),
         cmocka_unit_test(test_values_that_are_no_numbers_end_the_request),
     };
     return cmocka_run_group_tests(tests, load_cases, free_cases);
