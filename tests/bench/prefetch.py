@@ -22,7 +22,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--sets", default="0.5,1,2")
     parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--lookahead", type=int)
     a = parser.parse_args()
     layers, top_k, _ = overlap.model_shape(a.model)
