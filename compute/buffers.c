@@ -64,7 +64,7 @@ static void layout_attention(struct waste_forward *f, struct waste_arena *a, uin
     size_t kda = (size_t)c->kda_heads * c->kda_dim, row = c->kv_lora + c->rope_dim;
     size_t mla_q = (size_t)c->mla_heads * (c->nope_dim + c->rope_dim);
     size_t mla_v = (size_t)c->mla_heads * c->v_dim;
-    size_t parts = ((size_t)(ctx - 1) / WASTE_MLA_CHUNK + 1) * c->mla_heads;
+    size_t parts = (size_t)waste_mla_segments(ctx) * c->mla_heads;
 
     f->q = waste_arena_floats(a, kda > mla_q ? kda : mla_q);
     f->kk = waste_arena_floats(a, kda);
@@ -130,6 +130,9 @@ static void layout_worker(const struct waste_forward *f, struct waste_arena *a,
     wk->xp2 = waste_arena_floats(a, waste_act_floats(c->kda_dim));
     wk->head = waste_arena_floats(a, max_u32(3 * c->kda_dim, c->kv_lora));
     wk->score = waste_arena_floats(a, max_u32(WASTE_MLA_HEADS * WASTE_MLA_CHUNK, blocks + 2));
+    if (c->mla_layers)
+        wk->queries = waste_arena_floats(a, (c->mla_heads + WASTE_TILE - 1) / WASTE_TILE *
+                                                waste_mla_query_floats(c->kv_lora + c->rope_dim));
     if (c->dense_layers >= c->layers)
         return;
     wk->slice = waste_arena_floats(a, (size_t)4 * 8 * f->down_slices.each);

@@ -42,9 +42,9 @@ struct waste_chunk_worker {
     uint32_t *ahead_id; /* [top_k] */
     float *ahead_weight, *choice; /* [top_k], [experts] */
     /* attention: keys [KEYS][nope + rope], values [KEYS][v], latents tiled, scores
-     * [WASTE_TILE][KEYS]; or absorbed queries [ABSORB][kv_lora + rope] and mixes [ABSORB][kv_lora]
-     */
-    float *keys, *values, *latents, *scores, *queries, *mixes;
+     * [WASTE_TILE][KEYS], a tile of queries as the kernels want them; or absorbed queries
+     * [ABSORB][kv_lora + rope] and mixes [ABSORB][kv_lora] */
+    float *keys, *values, *latents, *scores, *tile, *queries, *mixes;
     float *max, *sum; /* [most] of a head's softmax so far */
 };
 

@@ -95,6 +95,8 @@ static void layout_worker(const struct waste_forward *f, uint32_t most, struct w
     wk->latents =
         waste_arena_floats(a, waste_batch_floats(c->kv_lora, max_u32(WASTE_CHUNK_KEYS, absorb)));
     wk->scores = waste_arena_floats(a, WASTE_TILE * WASTE_CHUNK_KEYS);
+    wk->tile =
+        waste_arena_floats(a, waste_mla_query_floats(max_u32(row, c->nope_dim + c->rope_dim)));
     wk->queries = waste_arena_floats(a, (size_t)absorb * row);
     wk->mixes = waste_arena_floats(a, (size_t)absorb * c->kv_lora);
     wk->max = waste_arena_floats(a, most);

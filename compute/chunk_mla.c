@@ -81,30 +81,16 @@ static void meet(struct waste_forward *f, struct waste_chunk_worker *wk, const s
     const struct waste_config *c = f->cfg;
     float scale = 1.0f / sqrtf((float)(c->nope_dim + c->rope_dim));
 
-    f->k->mla_scores(wk->scores, WASTE_CHUNK_KEYS, p->q + t0 * p->q_ld, (uint32_t)p->q_ld, count,
-                     p->k, p->dim, p->k_ld, n, scale);
+    f->k->mla_queries(wk->tile, p->q + t0 * p->q_ld, (uint32_t)p->q_ld, count, p->dim, scale,
+                      waste_mla_row_squares(f, p->k, p->dim, p->k_ld, n));
+    f->k->mla_scores(wk->scores, WASTE_CHUNK_KEYS, wk->tile, count, p->k, p->dim, p->k_ld, n);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t t = t0 + i, seen = visible(f, t, k0, n);
-        float *score = wk->scores + (size_t)i * WASTE_CHUNK_KEYS, *o = p->o + t * p->o_ld, max, sum;
+        float *score = wk->scores + (size_t)i * WASTE_CHUNK_KEYS;
         memset(score + seen, 0, (n - seen) * sizeof *score);
-        if (!seen)
-            continue;
-        sum = f->k->softmax_part(score, seen, &max);
-        if (k0 == 0) {
-            wk->max[t] = max;
-            wk->sum[t] = sum;
-        } else if (max <= wk->max[t]) {
-            float w = expf(max - wk->max[t]);
-            for (uint32_t j = 0; j < seen; j++)
-                score[j] *= w;
-            wk->sum[t] += sum * w;
-        } else {
-            float w = expf(wk->max[t] - max);
-            for (uint32_t j = 0; j < p->width; j++)
-                o[j] *= w;
-            wk->sum[t] = wk->sum[t] * w + sum;
-            wk->max[t] = max;
-        }
+        if (seen)
+            waste_mla_softmax(f, score, seen, &wk->max[t], &wk->sum[t], p->o + t * p->o_ld,
+                              p->width, k0 == 0);
     }
     f->k->mla_mix(p->o + t0 * p->o_ld, (uint32_t)p->o_ld, wk->scores, WASTE_CHUNK_KEYS, count, p->v,
                   p->width, p->v_ld, n);

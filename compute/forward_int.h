@@ -15,11 +15,13 @@
 #include "compute/weights.h"
 
 enum {
-    WASTE_MLA_CHUNK = 192, /* positions whose scores one task holds */
-    WASTE_MLA_HEADS = 32,  /* heads that share one walk over a chunk */
-    WASTE_MLA_HEADS_MIN = 8,
-    WASTE_TASK_BYTES = 64 << 10, /* weights a task of a trunk product streams, about */
-    WASTE_TASK_RUN = 16,         /* neighbouring tasks one claim may take */
+    WASTE_MLA_UNIT = 48, /* positions that kernels like to have multiples of */
+    WASTE_MLA_BLOCK = 4, /* units whose scores a worker holds */
+    WASTE_MLA_CHUNK = WASTE_MLA_BLOCK * WASTE_MLA_UNIT,
+    WASTE_MLA_SEGMENTS = 16,          /* parts of a context, at most, with a softmax of their own */
+    WASTE_MLA_HEADS = 2 * WASTE_TILE, /* heads that share one walk over a block */
+    WASTE_TASK_BYTES = 64 << 10,      /* weights a task of a trunk product streams, about */
+    WASTE_TASK_RUN = 16,              /* neighbouring tasks one claim may take */
     WASTE_MAX_PRODUCTS = 8,
 };
 
@@ -47,6 +49,7 @@ struct waste_worker {
     float *xp, *xp2; /* prepared activations */
     float *head;     /* KDA: q, k, v [3][dim]; MLA: [kv_lora] */
     float *score;    /* [max(MLA_HEADS * MLA_CHUNK, res blocks + 1)] */
+    float *queries;  /* MLA: absorbed, as the kernels want them */
     float *slice;    /* [4][rows of a down slice, or of a sum task] */
     void *tables;    /* of one block of positions */
 };
@@ -105,7 +108,7 @@ struct waste_forward {
     float *zero;          /* KDA: state and history before the first token */
     float *q_a, *kv_a;    /* MLA [q_lora], [kv_lora + rope_dim] */
     float *absorbed;      /* MLA [heads][kv_lora + rope_dim] */
-    float *part, *part_max, *part_sum; /* MLA [chunks][heads]([kv_lora]) */
+    float *part, *part_max, *part_sum; /* MLA [segments][heads]([kv_lora]) */
     float *kv_b;                       /* MLA [heads * (nope_dim + v_dim)] */
     float *att;                        /* [heads * dim or v_dim], what o_proj reads */
     float *att_out;                    /* [hidden] */
@@ -228,6 +231,15 @@ float *waste_kda_history(const struct waste_forward *f, uint32_t bank, uint32_t 
 void waste_kda_normalise(const struct waste_forward *f, float *x, uint32_t n, float scale);
 /* mla.c: the layer's rows of the cache. */
 float *waste_mla_rows(const struct waste_forward *f);
+/* Parts that a context of so many positions is cut into, whoever computes them. */
+uint32_t waste_mla_segments(uint32_t positions);
+/* About the sum of squares of a row [dim]: the mean of the first few of n. */
+float waste_mla_row_squares(const struct waste_forward *f, const float *rows, uint32_t dim,
+                            uint32_t stride, uint32_t n);
+/* A softmax block by block: score[n] of the next one becomes weights relative to the largest of all
+ * so far; *max, *sum and what has been mixed, o[width], are brought to that. */
+void waste_mla_softmax(const struct waste_forward *f, float *score, uint32_t n, float *max,
+                       float *sum, float *o, uint32_t width, bool first);
 /* moe.c: a token's experts and their weights, [top_k], of finite logits; scratch[experts]. */
 void waste_choose(const struct waste_forward *f, uint32_t *id, float *weight, const float *logits,
                   float *scratch);

@@ -143,6 +143,7 @@ struct waste_kernels {
     float (*dot)(const float *a, const float *b, uint32_t n);
     void (*axpy)(float *y, float a, const float *x, uint32_t n); /* y += a x */
     void (*add)(float *y, const float *x, uint32_t n);           /* y += x */
+    void (*scale)(float *y, float a, uint32_t n);                /* y *= a */
 
     /* h[i] = act(gate[i], up[i]): silu(g) u, or SiTU beta tanh(g/beta) sigmoid(g) * lb tanh(u/lb)
      */
@@ -172,12 +173,17 @@ struct waste_kernels {
     /*
      * MLA over n rows of the latent cache (row_stride floats apart), for several heads at once so
      * that a row loaded serves all of them. A head's result does not depend on `heads`.
-     * score[h * score_stride + t] = scale * q[h * q_stride ..][dim] . row[t][0 .. dim)
+     *
+     * queries: scale * q[h * q_stride ..][dim] as mla_scores wants them, every WASTE_TILE heads
+     * waste_mla_query_floats(dim) from the last ones, 64-aligned. row_squares: about what the sum
+     * of squares of a row is, which some levels' rounding errors are the smaller for.
+     * score[h * score_stride + t] = query h . row[t][0 .. dim)
      * o[h * o_stride + d] += sum over t of p[h * p_stride + t] row[t][d], d < dim
      */
-    void (*mla_scores)(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
-                       uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
-                       uint32_t n, float scale);
+    void (*mla_queries)(float *queries, const float *q, uint32_t q_stride, uint32_t heads,
+                        uint32_t dim, float scale, float row_squares);
+    void (*mla_scores)(float *score, uint32_t score_stride, const float *queries, uint32_t heads,
+                       const float *rows, uint32_t dim, uint32_t row_stride, uint32_t n);
     void (*mla_mix)(float *o, uint32_t o_stride, const float *p, uint32_t p_stride, uint32_t heads,
                     const float *rows, uint32_t dim, uint32_t row_stride, uint32_t n);
 
@@ -190,6 +196,12 @@ struct waste_kernels {
 static inline uint32_t waste_act_floats(uint32_t cols)
 {
     return (cols + WASTE_GROUP - 1) / WASTE_GROUP * WASTE_GROUP;
+}
+
+/* Floats of the queries of WASTE_TILE heads: [dim][head], and two more a head. */
+static inline size_t waste_mla_query_floats(uint32_t dim)
+{
+    return (size_t)WASTE_TILE * (dim + 2);
 }
 
 /*

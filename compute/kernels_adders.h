@@ -23,11 +23,11 @@
 #include "compute/kernels_int.h"
 
 enum {
-    SCORE_UNIT = 6 * V_LANES, /* columns: 16 times six terms */
-    SCORE_COLS = 3 * SCORE_UNIT,
-    SCORE_HEIGHT = 8, /* rows of a register tile of one or two tiles of heads */
+    TERMS = 6,
+    SCORE_UNIT = TERMS * V_LANES, /* columns */
+    SCORE_HEIGHT = 8,             /* rows of a register tile of one or two tiles of heads */
     MIX_STEP = 8,
-    MIX_UNIT = 6 * MIX_STEP, /* rows */
+    MIX_UNIT = TERMS * MIX_STEP, /* rows */
     MIX_ROWS = 4 * MIX_UNIT,
     MIX_HEADS = 32,
     SAMPLE_ROWS = 8, /* for the size of all */
@@ -45,16 +45,6 @@ static inline vf add_turned_pair(vf sum, vf a, vf b, vf x, vf y)
     return v_fnma(v_sub(a, y), v_sub(b, x), sum);
 }
 
-/* Squares of the first rows, the sum of a row's. */
-static float sample_squares(const float *rows, uint32_t row_stride, uint32_t cols, uint32_t n)
-{
-    uint32_t count = n < SAMPLE_ROWS ? n : SAMPLE_ROWS;
-    float sum = 0;
-    for (uint32_t t = 0; t < count; t++)
-        sum += sum_squares(rows + (size_t)t * row_stride, cols);
-    return sum / (float)count;
-}
-
 /* The power of two by whose square `from` comes to about `to`; 1 where that is nothing. */
 static inline vf scale_between(vf from, float to)
 {
@@ -67,137 +57,144 @@ static inline vf scale_between(vf from, float to)
 
 /* ---- scores ---- */
 
-/* Queries of up to 16 heads in a block of columns. */
-struct score_queries {
-    float x[SCORE_COLS * WASTE_TILE]; /* [col][head], scaled */
-    float own[WASTE_TILE];            /* what pairs leave of a head's own products */
-    float factor[WASTE_TILE];         /* undoes the scale */
-} __attribute__((aligned(64)));
-
-static void score_pack(struct score_queries *out, const float *q, uint32_t q_stride, uint32_t heads,
-                       uint32_t cols, float row_squares, float scale)
+/* x[16 terms each][16][head] of a unit -> [16][six terms][head], as score_tile reads them. */
+static void interleave_unit(float *x)
 {
-    pack(out->x, q, q_stride, NULL, heads, cols);
-    vf squares = v_zero(), own = v_zero();
-    for (uint32_t c = 0; c < cols; c++) {
-        vf x = v_load(out->x + c * WASTE_TILE);
-        squares = v_fma(x, x, squares);
+    float by_term[SCORE_UNIT * WASTE_TILE];
+    memcpy(by_term, x, sizeof by_term);
+    for (uint32_t c = 0; c < SCORE_UNIT; c++) {
+        uint32_t place = c % V_LANES * TERMS + c / V_LANES;
+        v_store(x + place * WASTE_TILE, v_load(by_term + c * WASTE_TILE));
     }
-    vf by = scale_between(squares, row_squares);
-    for (uint32_t c = 0; c < cols; c++)
-        v_store(out->x + c * WASTE_TILE, v_mul(by, v_load(out->x + c * WASTE_TILE)));
-    for (const float *x = out->x; x + SCORE_UNIT * WASTE_TILE <= out->x + cols * WASTE_TILE;
-         x += SCORE_UNIT * WASTE_TILE)
-        for (uint32_t j = 0; j < V_LANES; j++) {
-            const float *at = x + j * WASTE_TILE;
-            own = v_fma(v_load(at), v_load(at + 16 * WASTE_TILE), own);
-            own = v_fnma(v_load(at + 32 * WASTE_TILE), v_load(at + 48 * WASTE_TILE), own);
-        }
-    v_store(out->own, own);
-    v_store(out->factor, v_div(v_set1(scale), by));
 }
 
-/* yt[tile][row][16 heads] += the products of SCORE_HEIGHT rows and `tiles` (constant) tiles of
- * heads. `ahead`: where the next rows are, to be fetched. */
-WASTE_INLINE void score_tile(float *yt, size_t y_tile, const float *rows, size_t stride,
-                             const float *ahead, const struct score_queries *q, uint32_t cols,
-                             uint32_t tiles)
+/* Queries of 16 heads, x[dim][head]: scaled, units interleaved; then what pairs leave of a head's
+ * own products, then what undoes the scale. */
+static void adders_query_tile(float *x, uint32_t dim, float scale, float row_squares)
 {
-    vf sum[SCORE_HEIGHT][2];
+    vf squares = v_zero(), own = v_zero();
+    for (uint32_t c = 0; c < dim; c++) {
+        vf q = v_load(x + c * WASTE_TILE);
+        squares = v_fma(q, q, squares);
+    }
+    vf by = scale_between(squares, row_squares);
+    for (uint32_t c = 0; c < dim; c++)
+        v_store(x + c * WASTE_TILE, v_mul(by, v_load(x + c * WASTE_TILE)));
+    for (uint32_t c = 0; c + SCORE_UNIT <= dim; c += SCORE_UNIT) {
+        float *unit = x + c * WASTE_TILE;
+        interleave_unit(unit);
+        for (uint32_t j = 0; j < V_LANES; j++, unit += TERMS * WASTE_TILE) {
+            own = v_fma(v_load(unit), v_load(unit + WASTE_TILE), own);
+            own = v_fnma(v_load(unit + 2 * WASTE_TILE), v_load(unit + 3 * WASTE_TILE), own);
+        }
+    }
+    v_store(x + dim * WASTE_TILE, own);
+    v_store(x + (dim + 1) * WASTE_TILE, v_div(v_set1(scale), by));
+}
+
+static void adders_mla_queries(float *queries, const float *q, uint32_t q_stride, uint32_t heads,
+                               uint32_t dim, float scale, float row_squares)
+{
+    for (uint32_t h = 0; h < heads; h += WASTE_TILE, queries += waste_mla_query_floats(dim)) {
+        pack(queries, q + (size_t)h * q_stride, q_stride, NULL, heads - h, dim);
+        adders_query_tile(queries, dim, scale, row_squares);
+    }
+}
+
+/* own[r] += what pairs leave of a unit of row r with itself, to be summed over lanes. */
+WASTE_INLINE void score_own(vf *own, const float *rows, size_t stride, uint32_t height)
+{
+    for (uint32_t r = 0; r < height; r++, rows += stride) {
+        own[r] = v_fma(v_load(rows), v_load(rows + 16), own[r]);
+        own[r] = v_fnma(v_load(rows + 32), v_load(rows + 48), own[r]);
+    }
+}
+
+/* yt[tile][row][16 heads] = the scores of `height` rows and `tiles` (both constant) tiles of heads.
+ * The rows after them are fetched. */
+WASTE_INLINE void score_tile(float *yt, size_t y_tile, const float *rows, size_t stride,
+                             const float *queries, uint32_t dim, uint32_t height, uint32_t tiles)
+{
+    const float *q[2] = {queries, queries + waste_mla_query_floats(dim)};
+    const float *ahead = rows + height * stride;
+    vf sum[SCORE_HEIGHT][2], own[SCORE_HEIGHT];
     uint32_t c = 0;
-    for (uint32_t r = 0; r < SCORE_HEIGHT; r++)
+    for (uint32_t r = 0; r < height; r++) {
+        own[r] = v_zero();
         for (uint32_t v = 0; v < tiles; v++)
             sum[r][v] = v_zero();
-#define QUERY(col) v_load(q[v].x + (c + j + (col)) * WASTE_TILE)
-#define ROW(col) v_load1(rows + r * stride + c + j + (col))
-    for (; c + SCORE_UNIT <= cols; c += SCORE_UNIT)
+    }
+#define QUERY(term) v_load(q[v] + (c + j * TERMS + (term)) * WASTE_TILE)
+#define ROW(term) v_load1(rows + r * stride + c + j + (term)*V_LANES)
+    for (; c + SCORE_UNIT <= dim; c += SCORE_UNIT) {
+        score_own(own, rows + c, stride, height);
         for (uint32_t j = 0; j < V_LANES; j++) {
             vf x[2], y[2];
-            const float *next = ahead + j / 2 * stride + c + j % 2 * 3 * V_LANES;
-            for (uint32_t line = 0; line < 3; line++)
-                v_prefetch(next + line * V_LANES);
+            for (uint32_t line = 0; line < height * SCORE_UNIT / (V_LANES * V_LANES); line++)
+                v_prefetch(ahead + line * V_LANES);
+            ahead += height * SCORE_UNIT / V_LANES;
             for (uint32_t v = 0; v < tiles; v++)
-                x[v] = QUERY(0), y[v] = QUERY(16);
+                x[v] = QUERY(0), y[v] = QUERY(1);
 #pragma GCC unroll 8
-            for (uint32_t r = 0; r < SCORE_HEIGHT; r++) {
-                vf a = ROW(0), b = ROW(16);
+            for (uint32_t r = 0; r < height; r++) {
+                vf a = ROW(0), b = ROW(1);
                 for (uint32_t v = 0; v < tiles; v++)
                     sum[r][v] = add_pair(sum[r][v], a, b, x[v], y[v]);
             }
             for (uint32_t v = 0; v < tiles; v++)
-                x[v] = QUERY(64);
+                x[v] = QUERY(4);
 #pragma GCC unroll 8
-            for (uint32_t r = 0; r < SCORE_HEIGHT; r++)
+            for (uint32_t r = 0; r < height; r++)
                 for (uint32_t v = 0; v < tiles; v++)
-                    sum[r][v] = v_fma(ROW(64), x[v], sum[r][v]);
+                    sum[r][v] = v_fma(ROW(4), x[v], sum[r][v]);
             for (uint32_t v = 0; v < tiles; v++)
-                x[v] = QUERY(32), y[v] = QUERY(48);
+                x[v] = QUERY(2), y[v] = QUERY(3);
 #pragma GCC unroll 8
-            for (uint32_t r = 0; r < SCORE_HEIGHT; r++) {
-                vf a = ROW(32), b = ROW(48);
+            for (uint32_t r = 0; r < height; r++) {
+                vf a = ROW(2), b = ROW(3);
                 for (uint32_t v = 0; v < tiles; v++)
                     sum[r][v] = add_turned_pair(sum[r][v], a, b, x[v], y[v]);
             }
             for (uint32_t v = 0; v < tiles; v++)
-                x[v] = QUERY(80);
+                x[v] = QUERY(5);
 #pragma GCC unroll 8
-            for (uint32_t r = 0; r < SCORE_HEIGHT; r++)
+            for (uint32_t r = 0; r < height; r++)
                 for (uint32_t v = 0; v < tiles; v++)
-                    sum[r][v] = v_fma(ROW(80), x[v], sum[r][v]);
+                    sum[r][v] = v_fma(ROW(5), x[v], sum[r][v]);
         }
-    uint32_t whole = c;
-    for (const uint32_t j = 0; c < cols; c++)
+    }
+    for (const uint32_t j = 0; c < dim; c++) /* one column, one term */
 #pragma GCC unroll 8
-        for (uint32_t r = 0; r < SCORE_HEIGHT; r++)
+        for (uint32_t r = 0; r < height; r++)
             for (uint32_t v = 0; v < tiles; v++)
                 sum[r][v] = v_fma(ROW(0), QUERY(0), sum[r][v]);
 #undef QUERY
 #undef ROW
 #pragma GCC unroll 8
-    for (uint32_t r = 0; r < SCORE_HEIGHT; r++) {
-        vf own = v_zero();
-        for (const float *x = rows + r * stride; x < rows + r * stride + whole; x += SCORE_UNIT) {
-            own = v_fma(v_load(x), v_load(x + 16), own);
-            own = v_fnma(v_load(x + 32), v_load(x + 48), own);
-        }
-        own = v_set1(v_sum(own));
+    for (uint32_t r = 0; r < height; r++) {
+        vf row_own = v_set1(v_sum(own[r]));
         for (uint32_t v = 0; v < tiles; v++) {
-            float *y = yt + v * y_tile + r * WASTE_TILE;
-            vf rest = v_sub(v_sub(sum[r][v], own), v_load(q[v].own));
-            v_store(y, v_fma(v_load(q[v].factor), rest, v_load(y)));
+            const float *head = q[v] + dim * WASTE_TILE;
+            vf rest = v_sub(v_sub(sum[r][v], row_own), v_load(head));
+            v_store(yt + v * y_tile + r * WASTE_TILE, v_mul(v_load(head + WASTE_TILE), rest));
         }
     }
 }
 
 /* Scores of n <= MIX_ROWS rows and up to two tiles of heads. */
-WASTE_INLINE void adders_score_block(float *score, uint32_t score_stride, const float *q,
-                                     uint32_t q_stride, uint32_t heads, const float *rows,
-                                     uint32_t dim, uint32_t row_stride, uint32_t n, float scale,
-                                     uint32_t tiles)
+WASTE_INLINE void adders_score_block(float *score, uint32_t score_stride, const float *queries,
+                                     uint32_t heads, const float *rows, uint32_t dim,
+                                     uint32_t row_stride, uint32_t n, uint32_t tiles)
 {
     enum { Y_TILE = MIX_ROWS * WASTE_TILE };
     float yt[2 * Y_TILE] __attribute__((aligned(64)));
-    float edge[SCORE_HEIGHT * SCORE_COLS]; /* the last rows, filled up with zeros */
-    struct score_queries queries[2];
-    uint32_t whole = n / SCORE_HEIGHT * SCORE_HEIGHT;
-    memset(yt, 0, tiles * Y_TILE * sizeof *yt);
-    memset(edge, 0, sizeof edge);
-    for (uint32_t c = 0; c < dim; c += SCORE_COLS) {
-        uint32_t cols = dim - c < SCORE_COLS ? dim - c : SCORE_COLS;
-        float squares = sample_squares(rows + c, row_stride, cols, n);
-        for (uint32_t v = 0; v < tiles; v++)
-            score_pack(&queries[v], q + (size_t)v * WASTE_TILE * q_stride + c, q_stride,
-                       heads - v * WASTE_TILE, cols, squares, scale);
-        for (uint32_t t = 0; t < whole; t += SCORE_HEIGHT)
-            score_tile(yt + t * WASTE_TILE, Y_TILE, rows + (size_t)t * row_stride + c, row_stride,
-                       rows + (size_t)(t + SCORE_HEIGHT) * row_stride + c, queries, cols, tiles);
-        for (uint32_t t = whole; t < n; t++)
-            memcpy(edge + (t - whole) * SCORE_COLS, rows + (size_t)t * row_stride + c,
-                   cols * sizeof *edge);
-        if (whole < n)
-            score_tile(yt + whole * WASTE_TILE, Y_TILE, edge, SCORE_COLS, edge, queries, cols,
-                       tiles);
-    }
+    uint32_t t = 0;
+    for (; t + SCORE_HEIGHT <= n; t += SCORE_HEIGHT)
+        score_tile(yt + t * WASTE_TILE, Y_TILE, rows + (size_t)t * row_stride, row_stride, queries,
+                   dim, SCORE_HEIGHT, tiles);
+    for (; t < n; t++)
+        score_tile(yt + t * WASTE_TILE, Y_TILE, rows + (size_t)t * row_stride, row_stride, queries,
+                   dim, 1, tiles);
     for (uint32_t v = 0; v < tiles; v++) {
         uint32_t left = heads - v * WASTE_TILE;
         unpack(score + (size_t)v * WASTE_TILE * score_stride, score_stride, NULL, NULL,
@@ -205,38 +202,59 @@ WASTE_INLINE void adders_score_block(float *score, uint32_t score_stride, const 
     }
 }
 
-static void adders_mla_scores(float *score, uint32_t score_stride, const float *q,
-                              uint32_t q_stride, uint32_t heads, const float *rows, uint32_t dim,
-                              uint32_t row_stride, uint32_t n, float scale)
+static void adders_mla_scores(float *score, uint32_t score_stride, const float *queries,
+                              uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
+                              uint32_t n)
 {
     for (uint32_t t = 0; t < n; t += MIX_ROWS) {
-        const float *from = rows + (size_t)t * row_stride;
+        const float *from = rows + (size_t)t * row_stride, *q = queries;
         uint32_t count = n - t < MIX_ROWS ? n - t : MIX_ROWS, h = 0;
-        for (; h + WASTE_TILE < heads; h += 2 * WASTE_TILE)
-            adders_score_block(score + (size_t)h * score_stride + t, score_stride,
-                               q + (size_t)h * q_stride, q_stride, heads - h, from, dim, row_stride,
-                               count, scale, 2);
+        for (; h + WASTE_TILE < heads; h += 2 * WASTE_TILE, q += 2 * waste_mla_query_floats(dim))
+            adders_score_block(score + (size_t)h * score_stride + t, score_stride, q, heads - h,
+                               from, dim, row_stride, count, 2);
         if (h < heads)
-            adders_score_block(score + (size_t)h * score_stride + t, score_stride,
-                               q + (size_t)h * q_stride, q_stride, heads - h, from, dim, row_stride,
-                               count, scale, 1);
+            adders_score_block(score + (size_t)h * score_stride + t, score_stride, q, heads - h,
+                               from, dim, row_stride, count, 1);
     }
 }
 
 /* ---- mixing ---- */
 
+/* Squares of the first rows, the sum of a row's. */
+static float sample_squares(const float *rows, uint32_t row_stride, uint32_t cols, uint32_t n)
+{
+    uint32_t count = n < SAMPLE_ROWS ? n : SAMPLE_ROWS;
+    float sum = 0;
+    for (uint32_t t = 0; t < count; t++)
+        sum += sum_squares(rows + (size_t)t * row_stride, cols);
+    return sum / (float)count;
+}
+
 struct mix_weights {
     float p[MIX_HEADS * MIX_ROWS]; /* scaled */
-    float own[MIX_HEADS], factor[MIX_HEADS];
-};
+    float by[MIX_HEADS], factor[MIX_HEADS], own[MIX_HEADS];
+} __attribute__((aligned(64)));
+
+static void mix_scales(struct mix_weights *w, const float *p, uint32_t p_stride, uint32_t heads,
+                       uint32_t n, float row_squares)
+{
+    float squares[MIX_HEADS] = {0};
+    for (uint32_t h = 0; h < heads; h++)
+        squares[h] = sum_squares(p + (size_t)h * p_stride, n);
+    for (uint32_t h = 0; h < MIX_HEADS; h += V_LANES) {
+        vf by = scale_between(v_load(squares + h), row_squares * (float)n);
+        v_store(w->by + h, by);
+        v_store(w->factor + h, v_div(v_set1(1), by));
+    }
+}
 
 static void mix_prepare(struct mix_weights *w, const float *p, uint32_t p_stride, uint32_t heads,
                         uint32_t n, float row_squares)
 {
+    mix_scales(w, p, p_stride, heads, n, row_squares);
     for (uint32_t h = 0; h < heads; h++, p += p_stride) {
         float *out = w->p + h * MIX_ROWS;
-        vf squares = v_set1(sum_squares(p, n)), own = v_zero();
-        vf by = scale_between(squares, row_squares * (float)n);
+        vf by = v_set1(w->by[h]), own = v_zero();
         for (uint32_t t = 0; t < n; t += V_LANES)
             v_store(out + t, v_mul(by, v_load_n(p + t, v_part(n, t))));
         for (const float *x = out; x + MIX_UNIT <= out + n; x += MIX_UNIT) {
@@ -244,7 +262,6 @@ static void mix_prepare(struct mix_weights *w, const float *p, uint32_t p_stride
             own = v_fnma(v_load_n(x + 24, 8), v_load_n(x + 32, 8), own);
         }
         w->own[h] = v_sum(own);
-        v_store_n(w->factor + h, v_div(v_set1(1), by), 1);
     }
     for (uint32_t h = heads; h % 4; h++) /* as many as a register tile has */
         memset(w->p + h * MIX_ROWS, 0, MIX_ROWS * sizeof *w->p);
@@ -365,6 +382,7 @@ static void adders_mla_mix(float *o, uint32_t o_stride, const float *p, uint32_t
 
 static void fill_adders(struct waste_kernels *k)
 {
+    k->mla_queries = adders_mla_queries;
     k->mla_scores = adders_mla_scores;
     k->mla_mix = adders_mla_mix;
 }

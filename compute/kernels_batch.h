@@ -233,51 +233,54 @@ static void unpack(float *y, size_t ldy, const uint32_t *index, const float *wei
         }
 }
 
-/* The latents of `rows` positions are the weights, the queries of up to SCORE_HEADS heads the
- * tokens.
- */
-static void score_block(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
-                        uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
-                        uint32_t n, const float *scale)
+static void mla_queries(float *queries, const float *q, uint32_t q_stride, uint32_t heads,
+                        uint32_t dim, float scale, float row_squares)
+{
+    for (uint32_t h = 0; h < heads; h += WASTE_TILE, queries += waste_mla_query_floats(dim)) {
+        pack(queries, q + (size_t)h * q_stride, q_stride, NULL, heads - h, dim);
+        for (float *x = queries; x < queries + dim * WASTE_TILE; x += V_LANES)
+            v_store(x, v_mul(v_set1(scale), v_load(x)));
+    }
+}
+
+/* The latents of n positions are the weights, the queries of up to SCORE_HEADS heads the tokens. */
+static void score_block(float *score, uint32_t score_stride, const float *queries, uint32_t heads,
+                        const float *rows, uint32_t dim, uint32_t row_stride, uint32_t n,
+                        const float *ones)
 {
     float yt[SCORE_HEADS * SCORE_ROWS] __attribute__((aligned(64)));
-    float xt[SCORE_HEADS * WASTE_GROUP] __attribute__((aligned(64)));
-    size_t y_tile = (size_t)n * WASTE_TILE;
+    size_t y_tile = (size_t)n * WASTE_TILE, q_tile = waste_mla_query_floats(dim);
     float edge[MAX_SUMS * WASTE_GROUP]; /* the last rows, where a register tile may read on */
     uint32_t tiles = (heads + WASTE_TILE - 1) / WASTE_TILE, whole = n / MAX_SUMS * MAX_SUMS;
     memset(yt, 0, tiles * y_tile * sizeof *yt);
-    for (uint32_t c = 0; c < dim; c += WASTE_GROUP) {
+    for (uint32_t c = 0; c < dim; c += WASTE_GROUP, queries += WASTE_GROUP * WASTE_TILE) {
         uint32_t cols = dim - c < WASTE_GROUP ? dim - c : WASTE_GROUP;
-        for (uint32_t h = 0; h < heads; h += WASTE_TILE)
-            pack(xt + h * WASTE_GROUP, q + (size_t)h * q_stride + c, q_stride, NULL, heads - h,
-                 cols);
-        multiply_any(yt, y_tile, rows + c, row_stride, scale, xt, WASTE_TILE * WASTE_GROUP, whole,
-                     cols, heads, true);
+        multiply_any(yt, y_tile, rows + c, row_stride, ones, queries, q_tile, whole, cols, heads,
+                     true);
         for (uint32_t t = whole; t < n; t++)
             memcpy(edge + (t - whole) * WASTE_GROUP, rows + (size_t)t * row_stride + c,
                    cols * sizeof *edge);
-        multiply_any(yt + whole * WASTE_TILE, y_tile, edge, WASTE_GROUP, scale, xt,
-                     WASTE_TILE * WASTE_GROUP, n - whole, cols, heads, false);
+        multiply_any(yt + whole * WASTE_TILE, y_tile, edge, WASTE_GROUP, ones, queries, q_tile,
+                     n - whole, cols, heads, false);
     }
     for (uint32_t h = 0; h < heads; h += WASTE_TILE)
         unpack(score + (size_t)h * score_stride, score_stride, NULL, NULL, yt + h * n,
                heads - h < WASTE_TILE ? heads - h : WASTE_TILE, n);
 }
 
-static void mla_scores(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
-                       uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
-                       uint32_t n, float scale)
+static void mla_scores(float *score, uint32_t score_stride, const float *queries, uint32_t heads,
+                       const float *rows, uint32_t dim, uint32_t row_stride, uint32_t n)
 {
-    float scales[SCORE_ROWS];
+    float ones[SCORE_ROWS];
     for (uint32_t t = 0; t < SCORE_ROWS; t++)
-        scales[t] = scale;
+        ones[t] = 1;
     for (uint32_t t = 0; t < n; t += SCORE_ROWS)
         for (uint32_t h = 0; h < heads; h += SCORE_HEADS)
             score_block(score + (size_t)h * score_stride + t, score_stride,
-                        q + (size_t)h * q_stride, q_stride,
+                        queries + h / WASTE_TILE * waste_mla_query_floats(dim),
                         heads - h < SCORE_HEADS ? heads - h : SCORE_HEADS,
                         rows + (size_t)t * row_stride, dim, row_stride,
-                        n - t < SCORE_ROWS ? n - t : SCORE_ROWS, scales);
+                        n - t < SCORE_ROWS ? n - t : SCORE_ROWS, ones);
 }
 
 /* As many chains as the longest latency times the most pipes, where registers do. */
@@ -310,6 +313,7 @@ static void fill_batch(struct waste_kernels *k)
     k->vq_panel[WASTE_FMT_VQ4P] = vq_panel_vq4p;
     k->panel_multiply = panel_multiply;
     k->multiply_adds = multiply_adds;
+    k->mla_queries = mla_queries;
     k->mla_scores = mla_scores;
 }
 

@@ -246,6 +246,12 @@ static void scale_mul_c(float *y, const float *x, float scale, const float *w, u
         y[i] = x[i] * scale * w[i];
 }
 
+static void scale_c(float *y, float a, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] *= a;
+}
+
 static void add_c(float *y, const float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -332,14 +338,27 @@ static void kda_decay_c(float *decay, const float *z, const float *bias, float r
     }
 }
 
-static void mla_scores_c(float *score, uint32_t score_stride, const float *q, uint32_t q_stride,
-                         uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
-                         uint32_t n, float scale)
+/* Where a head's are: [dim], as they were but scaled. */
+static size_t query_place(uint32_t head, uint32_t dim)
+{
+    return head / WASTE_TILE * waste_mla_query_floats(dim) + (size_t)(head % WASTE_TILE) * dim;
+}
+
+static void mla_queries_c(float *queries, const float *q, uint32_t q_stride, uint32_t heads,
+                          uint32_t dim, float scale, float row_squares)
+{
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t d = 0; d < dim; d++)
+            queries[query_place(h, dim) + d] = scale * q[(size_t)h * q_stride + d];
+}
+
+static void mla_scores_c(float *score, uint32_t score_stride, const float *queries, uint32_t heads,
+                         const float *rows, uint32_t dim, uint32_t row_stride, uint32_t n)
 {
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t h = 0; h < heads; h++)
             score[(size_t)h * score_stride + t] =
-                scale * dot_c(q + (size_t)h * q_stride, rows + (size_t)t * row_stride, dim);
+                dot_c(queries + query_place(h, dim), rows + (size_t)t * row_stride, dim);
 }
 
 static void mla_mix_c(float *o, uint32_t o_stride, const float *p, uint32_t p_stride,
@@ -397,12 +416,14 @@ void waste_kernels_fill_c(struct waste_kernels *k)
     k->dot = dot_c;
     k->axpy = axpy_c;
     k->add = add_c;
+    k->scale = scale_c;
     k->glu = glu_c;
     k->sigmoid_mul = sigmoid_mul_c;
     k->sigmoid = sigmoid_c;
     k->conv_silu = conv_silu_c;
     k->kda_step = kda_step_c;
     k->kda_decay = kda_decay_c;
+    k->mla_queries = mla_queries_c;
     k->mla_scores = mla_scores_c;
     k->mla_mix = mla_mix_c;
     k->softmax_part = softmax_part_c;

@@ -113,6 +113,12 @@ static void add(float *y, const float *x, uint32_t n)
     }
 }
 
+static void scale(float *y, float a, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += V_LANES)
+        v_store_n(y + i, v_mul(v_set1(a), v_load_n(y + i, v_part(n, i))), v_part(n, i));
+}
+
 static void sigmoid(float *y, const float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += V_LANES)
@@ -145,14 +151,11 @@ static void glu(float *h, const float *gate, const float *up, uint32_t n,
 
 static float softmax_part(float *x, uint32_t n, float *max)
 {
-    float lane[V_LANES], largest = -INFINITY;
     vf top = v_set1(-INFINITY), sum = v_zero();
     uint32_t i = 0;
     for (; i + V_LANES <= n; i += V_LANES)
         top = v_max(v_load(x + i), top);
-    v_store(lane, top);
-    for (uint32_t j = 0; j < V_LANES; j++)
-        largest = lane[j] > largest ? lane[j] : largest;
+    float largest = v_largest(top);
     for (uint32_t j = i; j < n; j++)
         largest = x[j] > largest ? x[j] : largest;
     for (i = 0; i < n; i += V_LANES) {
@@ -396,7 +399,7 @@ WASTE_INLINE void matvec_any(float *y, const struct waste_matrix *w, const float
 WASTE_INLINE void axpy_rows_any(float *y, const struct waste_matrix *w, const float *a, uint32_t r0,
                                 uint32_t n, struct unpacking u)
 {
-    enum { TILE = 8 };
+    enum { TILE = 8, ROWS_AHEAD = 16 };
     for (uint32_t g = 0; g < w->groups; g++) {
         float sum[WASTE_GROUP];
         uint32_t c0 = g * WASTE_GROUP, m = w->cols - c0 < WASTE_GROUP ? w->cols - c0 : WASTE_GROUP;
@@ -407,6 +410,10 @@ WASTE_INLINE void axpy_rows_any(float *y, const struct waste_matrix *w, const fl
                 acc[i] = v_zero();
             for (uint32_t r = r0; r < r0 + n; r++) {
                 const uint8_t *group = w->data + r * w->row_bytes + (size_t)g * u.group_bytes;
+                /* group by group, so rows are a stride no hardware sees ahead */
+                bool turn = r + ROWS_AHEAD >= r0 + n;
+                v_prefetch(group + ROWS_AHEAD * w->row_bytes -
+                           (turn ? n * w->row_bytes - u.group_bytes : 0));
                 vf scale = v_mul(v_set1(a[r - r0]), v_half(w->scales + (size_t)r * w->groups + g));
 #pragma GCC unroll 8
                 for (uint32_t i = 0; i < TILE; i++)
@@ -468,6 +475,7 @@ static void fill_tmpl(struct waste_kernels *k)
     k->dot = dot;
     k->axpy = axpy;
     k->add = add;
+    k->scale = scale;
     k->glu = glu;
     k->sigmoid_mul = sigmoid_mul;
     k->sigmoid = sigmoid;

@@ -5,8 +5,8 @@
  *
  *   1  norm; rows of q (or q_a), kv_a and the output gate
  *   2  a head a task: q_b, and the query carried through kv_b's key rows; this position's cache row
- *   3  a chunk of positions and a group of heads a task: scores, partial softmax, mix of latents
- *   4  a head a task: chunks joined in order, kv_b's value rows, output gate
+ *   3  a segment of positions and a group of heads a task: scores, partial softmax, mix of latents
+ *   4  a head a task: segments joined in order, kv_b's value rows, output gate
  *   5  o_proj and the residual sum
  */
 #include <math.h>
@@ -14,7 +14,10 @@
 
 #include "compute/forward_int.h"
 
-enum { TASKS_EACH = 4 /* scores tasks a worker, where heads can be split */ };
+enum {
+    TASKS_EACH = 2,  /* scores tasks a worker, where heads can be divided */
+    SAMPLE_ROWS = 8, /* for the size of all */
+};
 
 /* Floats of a row of the cache, and of an absorbed query. */
 static uint32_t row_floats(const struct waste_config *c)
@@ -28,22 +31,56 @@ float *waste_mla_rows(const struct waste_forward *f)
                      f->w->layer->state_index * f->env.session->mla_layer_bytes);
 }
 
-static uint32_t chunks(const struct waste_forward *f)
+/* Units of positions that a step meets. */
+static uint32_t units(const struct waste_forward *f)
 {
-    return f->position / WASTE_MLA_CHUNK + 1;
+    return f->position / WASTE_MLA_UNIT + 1;
 }
 
-/* Heads of a scores task: as many as share a walk best, fewer where workers would wait long for
- * the last task. A head's bits do not depend on it. */
+/* Where block `block` of a segment begins: as even a division of its units as there is. */
+static uint32_t block_start(uint32_t units, uint32_t blocks, uint32_t block)
+{
+    return units * block / blocks;
+}
+
+static uint32_t blocks_of(uint32_t units)
+{
+    return (units + WASTE_MLA_BLOCK - 1) / WASTE_MLA_BLOCK;
+}
+
+uint32_t waste_mla_segments(uint32_t positions)
+{
+    uint32_t blocks = blocks_of((positions + WASTE_MLA_UNIT - 1) / WASTE_MLA_UNIT);
+
+    return blocks < WASTE_MLA_SEGMENTS ? blocks : WASTE_MLA_SEGMENTS;
+}
+
+static uint32_t segments(const struct waste_forward *f)
+{
+    return waste_mla_segments(f->position + 1);
+}
+
+/* The unit a segment begins with: of x of all segments, those before, at 7/4 x - 3/4 x^2 of all
+ * units, so that they get shorter and nobody waits long for the last one. None is empty. */
+static uint32_t segment_start(const struct waste_forward *f, uint32_t segment)
+{
+    uint64_t i = segment, n = segments(f);
+
+    return (uint32_t)(units(f) * (7 * n * i - 3 * i * i) / (4 * n * n));
+}
+
+static uint32_t groups_of(const struct waste_forward *f, uint32_t heads)
+{
+    return (f->cfg->mla_heads + heads - 1) / heads;
+}
+
+/* Heads of a scores task: as many as share a walk best, or half of them where workers would wait
+ * long for the last task. A head's bits do not depend on it. */
 static uint32_t group_heads(const struct waste_forward *f)
 {
-    uint32_t count = WASTE_MLA_HEADS, threads = waste_team_threads(f->team);
-    uint64_t work = (uint64_t)(f->position + 1) * f->cfg->mla_heads;
+    uint32_t tasks = segments(f) * groups_of(f, WASTE_MLA_HEADS);
 
-    while (count > WASTE_MLA_HEADS_MIN &&
-           (uint64_t)count * WASTE_MLA_CHUNK * threads * TASKS_EACH > work)
-        count /= 2;
-    return count;
+    return tasks < TASKS_EACH * waste_team_threads(f->team) ? WASTE_TILE : WASTE_MLA_HEADS;
 }
 
 static void write_cache_row(struct waste_forward *f)
@@ -95,30 +132,91 @@ static void queries(void *arg, uint32_t worker)
 
 static uint32_t head_groups(const struct waste_forward *f)
 {
-    uint32_t each = group_heads(f);
-    return (f->cfg->mla_heads + each - 1) / each;
+    return groups_of(f, group_heads(f));
 }
 
-/* Scores of one chunk for one group of heads, and the latents mixed by them, not yet divided by the
- * sum: part[chunk][head][kv_lora], with the chunk's own maximum and sum. */
-static void attend(struct waste_forward *f, struct waste_worker *wk, uint32_t chunk, uint32_t group)
+float waste_mla_row_squares(const struct waste_forward *f, const float *rows, uint32_t dim,
+                            uint32_t stride, uint32_t n)
+{
+    uint32_t count = n < SAMPLE_ROWS ? n : SAMPLE_ROWS;
+    float sum = 0;
+
+    for (uint32_t t = 0; t < count; t++)
+        sum += f->k->sum_squares(rows + (size_t)t * stride, dim);
+    return sum / (float)count;
+}
+
+void waste_mla_softmax(const struct waste_forward *f, float *score, uint32_t n, float *max,
+                       float *sum, float *o, uint32_t width, bool first)
+{
+    float top, part = f->k->softmax_part(score, n, &top), w;
+
+    if (first) {
+        *max = top;
+        *sum = part;
+    } else if (top <= *max) {
+        w = expf(top - *max);
+        f->k->scale(score, w, n);
+        *sum += part * w;
+    } else {
+        w = expf(*max - top);
+        f->k->scale(o, w, width);
+        *sum = *sum * w + part;
+        *max = top;
+    }
+}
+
+/* Positions [t0, t0 + n) of a segment for `count` heads from h0 on: at is their place among the
+ * parts. */
+static void attend_block(struct waste_forward *f, struct waste_worker *wk, uint32_t t0, uint32_t n,
+                         uint32_t h0, uint32_t count, size_t at, bool first)
 {
     const struct waste_config *c = f->cfg;
-    uint32_t t0 = chunk * WASTE_MLA_CHUNK, each = group_heads(f), h0 = group * each;
-    uint32_t left = f->position + 1 - t0, n = left < WASTE_MLA_CHUNK ? left : WASTE_MLA_CHUNK;
-    uint32_t count = c->mla_heads - h0 < each ? c->mla_heads - h0 : each;
     uint32_t width = row_floats(c);
-    size_t at = (size_t)chunk * c->mla_heads + h0;
     const float *rows = waste_mla_rows(f) + (size_t)t0 * width;
     float *mixed = f->part + at * c->kv_lora;
 
-    f->k->mla_scores(wk->score, WASTE_MLA_CHUNK, f->absorbed + (size_t)h0 * width, width, count,
-                     rows, width, width, n, 1.0f / sqrtf((float)(c->nope_dim + c->rope_dim)));
+    f->k->mla_scores(wk->score, WASTE_MLA_CHUNK,
+                     wk->queries + h0 / WASTE_TILE * waste_mla_query_floats(width), count, rows,
+                     width, width, n);
     for (uint32_t h = 0; h < count; h++)
-        f->part_sum[at + h] =
-            f->k->softmax_part(wk->score + h * WASTE_MLA_CHUNK, n, &f->part_max[at + h]);
-    memset(mixed, 0, (size_t)count * c->kv_lora * sizeof *mixed);
+        waste_mla_softmax(f, wk->score + h * WASTE_MLA_CHUNK, n, &f->part_max[at + h],
+                          &f->part_sum[at + h], mixed + (size_t)h * c->kv_lora, c->kv_lora, first);
     f->k->mla_mix(mixed, c->kv_lora, wk->score, WASTE_MLA_CHUNK, count, rows, c->kv_lora, width, n);
+}
+
+/* One segment of positions for one group of heads: scores, and the latents mixed by them, not yet
+ * divided by the sum: part[segment][head][kv_lora], with the segment's own maximum and sum. */
+static void attend(struct waste_forward *f, struct waste_worker *wk, uint32_t segment,
+                   uint32_t group)
+{
+    const struct waste_config *c = f->cfg;
+    uint32_t each = group_heads(f), h0 = group * each;
+    uint32_t count = c->mla_heads - h0 < each ? c->mla_heads - h0 : each;
+    uint32_t u0 = segment_start(f, segment), length = segment_start(f, segment + 1) - u0;
+    uint32_t blocks = blocks_of(length);
+    size_t at = (size_t)segment * c->mla_heads + h0;
+
+    memset(f->part + at * c->kv_lora, 0, (size_t)count * c->kv_lora * sizeof *f->part);
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t t0 = (u0 + block_start(length, blocks, b)) * WASTE_MLA_UNIT;
+        uint32_t t1 = (u0 + block_start(length, blocks, b + 1)) * WASTE_MLA_UNIT;
+        t1 = t1 < f->position + 1 ? t1 : f->position + 1;
+        attend_block(f, wk, t0, t1 - t0, h0, count, at, b == 0);
+    }
+}
+
+/* The newest rows tell the size of all. */
+static void pack_queries(struct waste_forward *f, struct waste_worker *wk)
+{
+    const struct waste_config *c = f->cfg;
+    uint32_t width = row_floats(c), n = f->position + 1;
+    uint32_t first = n > SAMPLE_ROWS ? n - SAMPLE_ROWS : 0;
+    float squares = waste_mla_row_squares(f, waste_mla_rows(f) + (size_t)first * width, width,
+                                          width, n - first);
+
+    f->k->mla_queries(wk->queries, f->absorbed, width, c->mla_heads, width,
+                      1.0f / sqrtf((float)(c->nope_dim + c->rope_dim)), squares);
 }
 
 static void scores(void *arg, uint32_t worker)
@@ -126,15 +224,19 @@ static void scores(void *arg, uint32_t worker)
     struct waste_forward *f = arg;
     uint32_t task, groups = head_groups(f);
 
-    while (waste_team_claim(f->team, worker, &task))
+    if (!waste_team_claim(f->team, worker, &task))
+        return;
+    pack_queries(f, &f->worker[worker]);
+    do
         attend(f, &f->worker[worker], task / groups, task % groups);
+    while (waste_team_claim(f->team, worker, &task));
 }
 
-/* latent[kv_lora] = the chunks' parts of one head joined: each weighs exp(its max - the max). */
-static void join_chunks(const struct waste_forward *f, float *latent, uint32_t head)
+/* latent[kv_lora] = the segments' parts of one head joined: each weighs exp(its max - the max). */
+static void join_segments(const struct waste_forward *f, float *latent, uint32_t head)
 {
     const struct waste_config *c = f->cfg;
-    uint32_t count = chunks(f);
+    uint32_t count = segments(f);
     float max = f->part_max[head], sum = 0;
 
     for (uint32_t i = 1; i < count; i++)
@@ -162,7 +264,7 @@ static void values(void *arg, uint32_t worker)
     while (waste_team_claim(f->team, worker, &head)) {
         uint32_t r0 = head * (c->nope_dim + c->v_dim) + c->nope_dim;
         float *out = f->att + (size_t)head * c->v_dim;
-        join_chunks(f, wk->head, head);
+        join_segments(f, wk->head, head);
         f->k->prepare(wk->xp, wk->head, c->kv_lora);
         f->k->matvec[kv_b->fmt](f->kv_b, kv_b, wk->head, wk->xp, r0, r0 + c->v_dim);
         memcpy(out, f->kv_b + r0, c->v_dim * sizeof *out);
@@ -189,7 +291,7 @@ int waste_mla(struct waste_forward *f)
         return waste_forward_bad_input(f);
     waste_residual_advance(f);
     waste_forward_run(f, WASTE_PHASE_ATTENTION, queries, 1 + heads);
-    waste_forward_run(f, WASTE_PHASE_ATTENTION, scores, chunks(f) * head_groups(f));
+    waste_forward_run_single(f, WASTE_PHASE_ATTENTION, scores, segments(f) * head_groups(f));
     waste_forward_run(f, WASTE_PHASE_ATTENTION, values, heads);
     waste_attention_out(f, &m[WASTE_T_MLA_O]);
     return 0;

@@ -143,6 +143,13 @@ static inline float v_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+static inline float v_largest(vf a)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
 /* out[i] = sum of the lanes of a[i] */
 static inline void v_sum4(float out[4], const vf a[4])
 {

@@ -151,6 +151,11 @@ static inline float v_sum(vf a)
     return _mm512_reduce_add_ps(a);
 }
 
+static inline float v_largest(vf a)
+{
+    return _mm512_reduce_max_ps(a);
+}
+
 /* out[t] lane i = p[4 i + t] */
 static inline void v_load4(vf out[4], const float *p)
 {

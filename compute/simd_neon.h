@@ -142,6 +142,11 @@ static inline float v_sum(vf a)
     return vaddvq_f32(a);
 }
 
+static inline float v_largest(vf a)
+{
+    return vmaxvq_f32(a);
+}
+
 static inline void v_sum4(float out[4], const vf a[4])
 {
     v_store(out, vpaddq_f32(vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3])));

@@ -177,8 +177,13 @@ static void run_kda(const struct waste_kernels *k, const struct bench_case *c, u
 static void run_scores(const struct waste_kernels *k, const struct bench_case *c, uint8_t *unit,
                        uint32_t number, const struct worker *w)
 {
-    k->mla_scores(w->c, c->rows, w->a, c->cols, 32, (const float *)unit, c->cols, c->cols, c->rows,
-                  0.1f);
+    k->mla_scores(w->c, c->rows, w->a, 32, (const float *)unit, c->cols, c->cols, c->rows);
+}
+
+static void run_queries(const struct waste_kernels *k, const struct bench_case *c, uint8_t *unit,
+                        uint32_t number, const struct worker *w)
+{
+    k->mla_queries(w->c, (const float *)unit, c->cols, c->rows, c->cols, 0.1f, (float)c->cols);
 }
 
 /* The latents alone, of rows that have the rope part as well. */
@@ -212,6 +217,7 @@ VECTOR_CASE(dot, w->c[0] += k->dot(w->a, x, n))
 VECTOR_CASE(norm, w->c[0] += k->sum_squares(x, n); k->scale_mul(w->c, x, 0.1f, w->a, n))
 VECTOR_CASE(axpy, k->axpy(w->c, 0.1f, x, n))
 VECTOR_CASE(add, k->add(w->c, x, n))
+VECTOR_CASE(scale, k->scale((float *)(void *)unit, 1.0f, n); (void)x)
 VECTOR_CASE(silu, k->glu(w->c, x, w->a, n, &silu))
 VECTOR_CASE(situ, k->glu(w->c, x, w->a, n, &situ))
 VECTOR_CASE(sigmoid, k->sigmoid(w->c, x, n))
@@ -237,6 +243,7 @@ static const struct bench_case cases[] = {
     {"q4g rows 128x512", run_axpy_rows, WASTE_FMT_Q4G, 128, 512, false, true, 1},
     {"q8g rows 128x512", run_axpy_rows, WASTE_FMT_Q8G, 128, 512, false, true, 1},
     {"kda_step 128", run_kda, WASTE_FMT_F32, 128, 128, false, true, 2},
+    {"mla_queries 32x576", run_queries, WASTE_FMT_F32, 32, 576, false, false, 1},
     {"mla_scores 192x576x32", run_scores, WASTE_FMT_F32, 192, 576, false, true, 1},
     {"mla_mix 192x512x32", run_mix, WASTE_FMT_F32, 192, 576, false, true, 1},
     {"conv_silu 4096", run_conv, WASTE_FMT_F32, 1, 4096, false, false, 1},
@@ -250,6 +257,7 @@ static const struct bench_case cases[] = {
     {"dot 2304", run_dot, WASTE_FMT_F32, 1, 2304, false, false, 1},
     {"axpy 2304", run_axpy, WASTE_FMT_F32, 1, 2304, false, false, 1},
     {"add 2304", run_add, WASTE_FMT_F32, 1, 2304, false, false, 1},
+    {"scale 512", run_scale, WASTE_FMT_F32, 1, 512, false, false, 1},
     {"top_k 8 of 256", run_top_k, WASTE_FMT_F32, 1, 256, false, false, 1},
 #ifndef TEST_NO_CRC
     {"crc32 (libdeflate)", run_crc, WASTE_FMT_F32, 1, 666624, false, true, 1},

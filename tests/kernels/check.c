@@ -290,6 +290,12 @@ static void check_sums(uint32_t n)
     check("add", y, c, want, size, n, 1e-7);
 
     for (uint32_t i = 0; i < n; i++)
+        want[i] = (double)c[i] * -0.3f, size[i] = fabs(want[i]);
+    memcpy(y, c, n * sizeof *y);
+    kernels.scale(y, -0.3f, n), reference.scale(c, -0.3f, n);
+    check("scale", y, c, want, size, n, 1e-7);
+
+    for (uint32_t i = 0; i < n; i++)
         want[i] = (double)a[i] * 0.3f * d[i], size[i] = fabs(want[i]);
     kernels.scale_mul(y, a, 0.3f, d, n), reference.scale_mul(c, a, 0.3f, d, n);
     check("scale_mul", y, c, want, size, n, 2e-7);
@@ -466,12 +472,19 @@ static void check_mla(uint32_t heads, uint32_t dim, uint32_t n, float q_size, fl
             size[h * s_stride + t] = 0.07f * sqrt(square);
         }
     }
-    kernels.mla_scores(y, s_stride, q, q_stride, heads, rows, dim, row_stride, n, 0.07f);
-    reference.mla_scores(c, s_stride, q, q_stride, heads, rows, dim, row_stride, n, 0.07f);
+    float *packed = floats((heads + WASTE_TILE - 1) / WASTE_TILE * waste_mla_query_floats(dim));
+    float squares = kernels.sum_squares(rows, dim);
+    kernels.mla_queries(packed, q, q_stride, heads, dim, 0.07f, squares);
+    kernels.mla_scores(y, s_stride, packed, heads, rows, dim, row_stride, n);
+    reference.mla_queries(packed, q, q_stride, heads, dim, 0.07f, squares);
+    reference.mla_scores(c, s_stride, packed, heads, rows, dim, row_stride, n);
     check("mla_scores", y, c, want, size, heads * s_stride, pairs ? 5e-6 : 2e-6);
     uint32_t h = test_below(heads);
     float *alone = floats(n);
-    kernels.mla_scores(alone, n, q + h * q_stride, q_stride, 1, rows, dim, row_stride, n, 0.07f);
+    kernels.mla_queries(packed, q + h * q_stride, q_stride, 1, dim, 0.07f, squares);
+    kernels.mla_scores(alone, n, packed, 1, rows, dim, row_stride, n);
+    if (!test_guard_ok(packed))
+        fail("mla_queries", "wrote outside its output", h, 0);
     if (memcmp(alone, y + h * s_stride, n * sizeof *y) != 0)
         fail("mla_scores", "a head depends on its neighbours", h, 0);
 
