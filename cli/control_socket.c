@@ -190,7 +190,7 @@ static void do_restart(struct waste_control_socket *cs, struct client *c, const 
     }
 }
 
-/* "budget BYTES": answered at once, the reader follows. */
+/* "budget BYTES" (or WASTE_BUDGET_MAX): answered at once, the reader follows. */
 static void do_budget(struct waste_control_socket *cs, struct client *c, const char *number)
 {
     struct waste_error err;

@@ -62,8 +62,8 @@ void waste_products_input_phase(void *arg, uint32_t worker)
     uint32_t task, r0, r1;
     bool claimed = waste_team_claim(f->team, worker, &task);
 
-    if (!claimed &&
-        worker) /* worker 0 always takes part: it looks for values that are no numbers */
+    /* worker 0 always takes part: it looks for values that are no numbers */
+    if (!claimed && worker)
         return;
     waste_residual_input(f, worker);
     waste_hint(f, worker);
