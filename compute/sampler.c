@@ -24,13 +24,32 @@ void waste_sampler_finish(struct waste_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
+/* Logits of a block: their loops have no early end, so that a compiler can do several at once. */
+enum { BLOCK = 256 };
+
+static uint32_t block_end(uint32_t start, uint32_t vocab)
+{
+    return vocab - start < BLOCK ? vocab : start + BLOCK;
+}
+
+static int32_t bits_of(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 uint32_t waste_sampler_first_bad(const float *logits, uint32_t vocab)
 {
-    uint32_t i = 0;
-
-    while (i < vocab && isfinite(logits[i]))
-        i++;
-    return i;
+    for (uint32_t start = 0; start < vocab; start += BLOCK) {
+        uint32_t end = block_end(start, vocab), bad = 0;
+        for (uint32_t i = start; i < end; i++) /* all ones: infinity or no number */
+            bad |= (bits_of(logits[i]) & 0x7f800000) == 0x7f800000;
+        for (uint32_t i = start; bad && i < end; i++)
+            if (!isfinite(logits[i]))
+                return i;
+    }
+    return vocab;
 }
 
 /* splitmix64's finaliser: every input bit reaches every output bit. */
@@ -48,14 +67,36 @@ double waste_sampler_random(uint64_t seed, uint64_t index)
     return (double)(bits >> 11) * 0x1p-53;
 }
 
+/* The largest of some finite numbers: as integers that order like them, but -0 below 0. */
+static float largest(const float *x, uint32_t n)
+{
+    int32_t most = INT32_MIN;
+    float value;
+
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t bits = bits_of(x[i]), key = bits ^ (bits >> 31 & INT32_MAX);
+        most = key > most ? key : most;
+    }
+    most ^= most >> 31 & INT32_MAX;
+    memcpy(&value, &most, sizeof value);
+    return value;
+}
+
 static uint32_t greedy(const float *logits, uint32_t vocab)
 {
-    uint32_t best = 0;
+    float best = -INFINITY;
+    uint32_t at = 0;
 
-    for (uint32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
+    for (uint32_t start = 0; start < vocab; start += BLOCK) {
+        float most = largest(logits + start, block_end(start, vocab) - start);
+        if (most > best) {
+            best = most;
+            at = start;
+        }
+    }
+    while (logits[at] != best)
+        at++;
+    return at;
 }
 
 static bool ranks_before(const struct waste_sampler *s, uint32_t a, uint32_t b)
@@ -92,29 +133,43 @@ static uint32_t pop(struct waste_sampler *s, uint32_t n)
     return s->order[n - 1];
 }
 
-/* Moves the tokens to choose from to order[vocab - count .. vocab), likeliest last. Returns their
- * count. */
-static uint32_t cut(struct waste_sampler *s, const struct waste_sampling *how, double sum)
+/* A heap of the tokens with at least this share; returns their count. */
+static uint32_t gather(struct waste_sampler *s, float least)
 {
-    uint32_t limit = how->top_k && how->top_k < s->vocab ? how->top_k : s->vocab, n = 0;
-    double reached = 0;
+    uint32_t n = 0;
 
-    for (uint32_t i = 0; i < s->vocab; i++)
-        s->order[i] = i;
-    for (uint32_t i = s->vocab / 2; i-- > 0;)
-        sift_down(s, i, s->vocab);
-    if (limit < s->vocab) { /* top_p counts from what top_k leaves */
-        sum = 0;
-        for (; n < limit; n++)
-            sum += s->share[pop(s, s->vocab - n)];
-        n = how->top_p < 1 ? 0 : limit;
-        while (n < limit && (!n || reached < how->top_p * sum))
-            reached += s->share[s->order[s->vocab - 1 - n++]];
-        return n;
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        s->order[n] = i;
+        n += s->share[i] >= least;
     }
-    while (n < limit && (!n || reached < how->top_p * sum))
-        reached += s->share[pop(s, s->vocab - n++)];
+    for (uint32_t i = n / 2; i-- > 0;)
+        sift_down(s, i, n);
     return n;
+}
+
+/* Puts the tokens to choose from at *first and behind, the likeliest last. Returns their count.
+ * Nearly always they are few of the vocabulary: those far below the likeliest, whose share is 1,
+ * are looked at only if the others are not enough. */
+static uint32_t cut(struct waste_sampler *s, const struct waste_sampling *how, double sum,
+                    const uint32_t **first)
+{
+    uint32_t limit = how->top_k && how->top_k < s->vocab ? how->top_k : s->vocab, n, count;
+    double wanted = limit < s->vocab ? INFINITY : how->top_p * sum, reached;
+
+    for (float least = 0x1p-10f;; least = least > 0x1p-20f ? 0x1p-20f : 0) {
+        n = gather(s, least);
+        for (count = 0, reached = 0; count < n && count < limit && reached < wanted; count++)
+            reached += s->share[pop(s, n - count)];
+        if (n == s->vocab || count == limit || reached >= wanted)
+            break;
+    }
+    if (limit < s->vocab && how->top_p < 1) { /* counts from what top_k leaves */
+        wanted = how->top_p * reached;
+        for (count = 0, reached = 0; reached < wanted; count++)
+            reached += s->share[s->order[n - 1 - count]];
+    }
+    *first = s->order + n - count;
+    return count;
 }
 
 /* Walks the candidates until their shares pass the random part of their sum. */
@@ -142,16 +197,19 @@ uint32_t waste_sampler_draw(struct waste_sampler *s, const struct waste_kernels 
                             const float *logits, const struct waste_sampling *how, uint64_t index)
 {
     uint32_t best = greedy(logits, s->vocab), count;
+    const uint32_t *first;
     double random = waste_sampler_random(how->seed, index);
     float max, sum;
 
     if (how->temperature == 0)
         return best;
-    for (uint32_t i = 0; i < s->vocab; i++) /* a tiny temperature must not make infinities */
-        s->share[i] = fmaxf((logits[i] - logits[best]) / how->temperature, -200.0f);
+    for (uint32_t i = 0; i < s->vocab; i++) { /* a tiny temperature must not make infinities */
+        float x = (logits[i] - logits[best]) / how->temperature;
+        s->share[i] = x > -200.0f ? x : -200.0f;
+    }
     sum = k->softmax_part(s->share, s->vocab, &max);
     if (!how->top_k && how->top_p >= 1)
         return choose(s, NULL, s->vocab, random);
-    count = cut(s, how, sum);
-    return choose(s, s->order + s->vocab - count, count, random);
+    count = cut(s, how, sum, &first);
+    return choose(s, first, count, random);
 }

@@ -1,5 +1,6 @@
 /* Sampling against probabilities worked out by hand. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cm.h"
@@ -137,6 +138,104 @@ static void test_a_draw_depends_on_seed_and_index_alone(void **state)
     assert_true(same < 80);
 }
 
+/* The rule of sampler.h done simply: everything sorted. */
+enum { MANY = 3001 };
+
+static float many_share[MANY];
+
+static int by_rank(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    if (many_share[x] != many_share[y])
+        return many_share[x] > many_share[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static uint32_t simple_draw(const float *x, const struct waste_sampling *how, uint32_t index)
+{
+    static uint32_t order[MANY];
+    uint32_t best = 0, limit = how->top_k && how->top_k < MANY ? how->top_k : MANY, n = 0;
+    double sum = 0, reached = 0, passed = 0;
+    float max;
+
+    for (uint32_t i = 0; i < MANY; i++) {
+        order[i] = i;
+        best = x[i] > x[best] ? i : best;
+    }
+    for (uint32_t i = 0; i < MANY; i++)
+        many_share[i] = fmaxf((x[i] - x[best]) / how->temperature, -200);
+    sum = kernels.softmax_part(many_share, MANY, &max);
+    qsort(order, MANY, sizeof *order, by_rank);
+    if (limit < MANY) {
+        sum = 0;
+        for (uint32_t i = 0; i < limit; i++)
+            sum += many_share[order[i]];
+    }
+    for (; n < limit && (how->top_p >= 1 || reached < how->top_p * sum); n++)
+        reached += many_share[order[n]];
+    sum = 0;
+    for (uint32_t i = n; i-- > 0;)
+        sum += many_share[order[i]];
+    while (n-- > 1) {
+        passed += many_share[order[n]];
+        if (many_share[order[n]] > 0 && passed > waste_sampler_random(how->seed, index) * sum)
+            return order[n];
+    }
+    return order[0];
+}
+
+static void compare_with_simple(const float *x, const struct waste_sampling *how)
+{
+    struct waste_sampler s;
+
+    assert_int_equal(waste_sampler_init(&s, MANY), 0);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(waste_sampler_draw(&s, &kernels, x, how, i), simple_draw(x, how, i));
+    waste_sampler_finish(&s);
+}
+
+static void test_many_tokens_are_cut_as_if_all_were_sorted(void **state)
+{
+    /* spread: how far most tokens are below the likeliest; few, some or all of them matter */
+    const float spread[] = {0.01f, 2, 30, 1000}, top_p[] = {1e-6f, 0.5f, 0.95f, 0.9999999f, 1};
+    const uint32_t top_k[] = {0, 1, 40, 2999, MANY};
+    float x[MANY];
+
+    for (size_t a = 0; a < sizeof spread / sizeof *spread; a++) {
+        for (uint32_t i = 0; i < MANY; i++) /* and some are equal */
+            x[i] = spread[a] * (float)floor(500 * waste_sampler_random(3, i)) / 500;
+        for (size_t p = 0; p < sizeof top_p / sizeof *top_p; p++)
+            for (size_t k = 0; k < sizeof top_k / sizeof *top_k; k++)
+                if (top_k[k] || top_p[p] < 1)
+                    compare_with_simple(
+                        x, &(struct waste_sampling){
+                               .temperature = 1, .top_p = top_p[p], .top_k = top_k[k], .seed = 11});
+    }
+}
+
+static void test_greedy_of_many_tokens_takes_the_first_of_the_largest(void **state)
+{
+    const struct waste_sampling how = {.top_p = 1};
+    struct waste_sampler s;
+    float x[MANY];
+
+    assert_int_equal(waste_sampler_init(&s, MANY), 0);
+    for (uint32_t at = 0; at < MANY; at += 119) {
+        for (uint32_t i = 0; i < MANY; i++)
+            x[i] = -1 - (float)waste_sampler_random(4, i);
+        x[at] = -0.5f;
+        x[MANY - 1] = -0.5f;
+        assert_int_equal(waste_sampler_draw(&s, &kernels, x, &how, 0), at);
+        x[at] = -0.0f; /* equal to 0 */
+        x[MANY - 1] = 0.0f;
+        assert_int_equal(waste_sampler_draw(&s, &kernels, x, &how, 0), at);
+        x[at / 2] = 7;
+        assert_int_equal(waste_sampler_draw(&s, &kernels, x, &how, 0), at / 2);
+    }
+    waste_sampler_finish(&s);
+}
+
 static void test_random_numbers_fill_the_unit_interval(void **state)
 {
     uint32_t bin[16] = {0};
@@ -159,6 +258,17 @@ static void test_bad_logits_are_found(void **state)
     assert_int_equal(waste_sampler_first_bad(x, VOCAB), 5);
     x[2] = -INFINITY;
     assert_int_equal(waste_sampler_first_bad(x, VOCAB), 2);
+
+    float many[MANY] = {0};
+    for (uint32_t at = 0; at < MANY; at += 119) {
+        many[at] = at % 2 ? INFINITY : -NAN;
+        many[MANY - 1] = NAN;
+        assert_int_equal(waste_sampler_first_bad(many, MANY), at);
+        many[at] = 3e38f;
+        assert_int_equal(waste_sampler_first_bad(many, MANY), MANY - 1);
+        many[MANY - 1] = -1;
+        assert_int_equal(waste_sampler_first_bad(many, MANY), MANY);
+    }
 }
 
 int main(void)
@@ -173,6 +283,8 @@ int main(void)
         cmocka_unit_test(test_top_p_counts_from_what_top_k_leaves),
         cmocka_unit_test(test_equal_shares_rank_by_id),
         cmocka_unit_test(test_a_draw_depends_on_seed_and_index_alone),
+        cmocka_unit_test(test_many_tokens_are_cut_as_if_all_were_sorted),
+        cmocka_unit_test(test_greedy_of_many_tokens_takes_the_first_of_the_largest),
         cmocka_unit_test(test_random_numbers_fill_the_unit_interval),
         cmocka_unit_test(test_bad_logits_are_found),
     };
