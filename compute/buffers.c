@@ -103,7 +103,8 @@ static void layout_ffn(struct waste_forward *f, struct waste_arena *a)
     f->down_slices = slices(c->expert_width, c->expert_inner);
     f->router = waste_arena_floats(a, c->experts);
     f->router_scratch = waste_arena_floats(a, c->experts);
-    f->z = waste_arena_floats(a, c->expert_width);
+    f->ffn_x = waste_arena_floats(a, c->hidden);
+    f->z = c->latent ? waste_arena_floats(a, c->expert_width) : f->ffn_x;
     f->up_acc =
         waste_arena_floats(a, (size_t)c->top_k * 2 * f->up_slices.count * f->up_slices.padded);
     f->down_acc =

@@ -127,12 +127,14 @@ struct waste_forward {
     uint32_t hint_layer;           /* the hint of the phase at hand is about this one's experts */
     bool hint_attention;           /* and what attention reads */
     _Atomic bool hint_open;        /* not given yet */
-    float *z;                      /* [expert_width] what the experts read */
-    float *up_acc, *down_acc;      /* [top_k](gate, up)[slices][padded] */
-    float *routed;                 /* [expert_width] their weighted sum */
-    float *latent_out;             /* [hidden] */
-    uint32_t *batch;               /* [top_k] places in the selection being computed */
+    float *ffn_x;                  /* [hidden] what router and shared experts read */
+    float *z; /* [expert_width] what the experts read: its projection, or the same */
+    float *up_acc, *down_acc; /* [top_k](gate, up)[slices][padded] */
+    float *routed;            /* [expert_width] their weighted sum */
+    float *latent_out;        /* [hidden] */
+    uint32_t *batch;          /* [top_k] places in the selection being computed */
     uint32_t batch_count, batch_groups, expert_tasks;
+    uint32_t shared_from; /* product tasks from here on are left for the experts' first phase */
 
     struct waste_chunk *chunk; /* what chunks of a prompt need (chunk.h); NULL: there are none */
     struct waste_worker worker[];

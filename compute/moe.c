@@ -3,13 +3,18 @@
  *
  * A MoE layer, one token:
  *
- *   1  norm; router rows, shared gate and up, latent down. Whoever finishes the router chooses the
- *      experts and posts the demand while the others go on.
- *   2  up: gate and up of the experts in memory, by slices of positions; shared down
- *   3  down: a slice of one expert's inner rows: partial sums joined, activation, product
+ *   1  norm; router rows, latent down, half of shared gate and up. Whoever finishes the router
+ *      chooses the experts and posts the demand while the others go on.
+ *   2  up: gate and up of the experts in memory, by slices of positions; then the other half of the
+ *      shared experts'
+ *   3  down: a slice of one expert's inner rows: partial sums joined, activation, product; then the
+ *      shared experts'
  *      ... 2 and 3 again for experts that arrive later, as often as it takes
  *   4  sum: every expert's output, in selection order
  *   5  latent models: norm, latent up
+ *
+ * An expert's task takes tens of microseconds, one of the shared experts' three: they come last, so
+ * that no worker is left with nothing to do while another has a long task to finish.
  *
  * Partial sums of an expert are kept a slice apart and joined in slice order, every expert has its
  * own, and slices depend on shapes only: so neither threads nor arrival change a bit.
@@ -164,22 +169,31 @@ static void sum_task(struct waste_forward *f, struct waste_worker *wk, uint32_t 
         add_to_running(f, f->routed, r0, r0 + n);
 }
 
+/* What comes after the experts' tasks of a phase: the shared experts', products of x from task
+ * `from` on. */
+static void shared_tasks(struct waste_forward *f, uint32_t worker, uint32_t task, const float *x,
+                         uint32_t from)
+{
+    struct waste_worker *wk = &f->worker[worker];
+    uint32_t r0, r1;
+
+    f->k->prepare(wk->xp, x, f->product[0].w->cols);
+    do
+        waste_products_task(f, x, wk->xp, from + task - f->expert_tasks, &r0, &r1);
+    while (waste_team_claim(f->team, worker, &task));
+}
+
 static void up_phase(void *arg, uint32_t worker)
 {
     struct waste_forward *f = arg;
-    struct waste_worker *wk = &f->worker[worker];
-    bool prepared = false;
-    uint32_t task, r0, r1;
+    uint32_t task;
 
     while (waste_team_claim(f->team, worker, &task)) {
-        if (task < f->expert_tasks) {
-            up_task(f, wk, task);
-            continue;
+        if (task >= f->expert_tasks) {
+            shared_tasks(f, worker, task, f->ffn_x, f->shared_from);
+            return;
         }
-        if (!prepared)
-            f->k->prepare(wk->xp, f->ffn_h, f->product[0].w->cols);
-        prepared = true;
-        waste_products_task(f, f->ffn_h, wk->xp, task - f->expert_tasks, &r0, &r1);
+        up_task(f, &f->worker[worker], task);
     }
 }
 
@@ -188,8 +202,13 @@ static void down_phase(void *arg, uint32_t worker)
     struct waste_forward *f = arg;
     uint32_t task;
 
-    while (waste_team_claim(f->team, worker, &task))
+    while (waste_team_claim(f->team, worker, &task)) {
+        if (task >= f->expert_tasks) {
+            shared_tasks(f, worker, task, f->ffn_h, 0);
+            return;
+        }
         down_task(f, &f->worker[worker], task);
+    }
 }
 
 static void sum_phase(void *arg, uint32_t worker)
@@ -250,11 +269,11 @@ static void choose(struct waste_forward *f)
     waste_experts_demand(e, c->top_k);
 }
 
-/* What the experts read if it is not a projection: worker 0's business, who always takes part. */
+/* What the experts read: worker 0's business, who always takes part. */
 static void share_input(struct waste_forward *f)
 {
-    if (!f->cfg->latent && f->w->layer->is_moe)
-        memcpy(f->z, f->worker[0].norm, f->cfg->hidden * sizeof *f->z);
+    if (f->w->layer->is_moe)
+        memcpy(f->ffn_x, f->worker[0].norm, f->cfg->hidden * sizeof *f->ffn_x);
 }
 
 static void input_phase(void *arg, uint32_t worker)
@@ -337,9 +356,10 @@ static int wait_for_experts(struct waste_forward *f)
     return waste_forward_wait(f, take_experts, &count);
 }
 
-/* Phases 2 and 3 for the experts in f->batch; the first time with the shared experts' down rows. */
-static void run_batch(struct waste_forward *f)
+/* Phases 2 and 3 for the experts in f->batch and, `shared`, for the shared ones. */
+static void run_batch(struct waste_forward *f, bool shared)
 {
+    const struct waste_matrix *m = f->w->m;
     uint32_t tasks = 2 * f->up_slices.count;
     uint32_t wanted = (TASKS_A_THREAD * waste_team_threads(f->team) + tasks - 1) / tasks;
 
@@ -347,18 +367,25 @@ static void run_batch(struct waste_forward *f)
                         f->batch_count);
     f->batch_groups = wanted < f->batch_count ? wanted : f->batch_count;
     f->expert_tasks = tasks * f->batch_groups;
-    waste_forward_run_single(f, WASTE_PHASE_EXPERTS, up_phase, f->expert_tasks + f->product_tasks);
-    waste_forward_run(f, WASTE_PHASE_EXPERTS, down_phase, f->batch_count * f->down_slices.count);
+    waste_forward_run_single(f, WASTE_PHASE_EXPERTS, up_phase,
+                             f->expert_tasks + (shared ? f->product_tasks - f->shared_from : 0));
+
+    f->expert_tasks = f->batch_count * f->down_slices.count;
     waste_products_begin(f);
+    if (shared)
+        waste_products_add(f, &m[WASTE_T_SHARED_DOWN], f->ffn_out);
+    waste_forward_run(f, WASTE_PHASE_EXPERTS, down_phase, f->expert_tasks + f->product_tasks);
 }
 
 static int run_experts(struct waste_forward *f)
 {
+    bool shared = f->cfg->shared_experts;
     uint32_t count;
     int err = take_experts(f, &count);
 
     while (!err) {
-        run_batch(f);
+        run_batch(f, shared);
+        shared = false;
         if (!f->experts.missing)
             break;
         err = wait_for_experts(f);
@@ -375,13 +402,15 @@ static void choose_phase(struct waste_forward *f)
     ffn_input(f);
     waste_products_begin(f);
     waste_products_add(f, &m[WASTE_T_ROUTER], f->router); /* product 0: see input_phase */
-    if (f->cfg->shared_experts)
-        waste_products_add_glu(f, &m[WASTE_T_SHARED_GATE], &m[WASTE_T_SHARED_UP]);
     if (f->cfg->latent)
         waste_products_add(f, &m[WASTE_T_LATENT_DOWN], f->z);
+    f->shared_from = f->product_tasks;
+    if (f->cfg->shared_experts)
+        waste_products_add_glu(f, &m[WASTE_T_SHARED_GATE], &m[WASTE_T_SHARED_UP]);
+    f->shared_from += (f->product_tasks - f->shared_from) / 2;
     f->router_bad = false;
     atomic_store_explicit(&f->router_left, f->product[0].tasks, memory_order_relaxed);
-    waste_forward_run(f, WASTE_PHASE_TRUNK, input_phase, f->product_tasks);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, input_phase, f->shared_from);
 }
 
 int waste_moe(struct waste_forward *f)
@@ -394,9 +423,6 @@ int waste_moe(struct waste_forward *f)
         err = waste_forward_bad(f, f->bad ? "attention" : "router");
         goto out;
     }
-    waste_products_begin(f);
-    if (f->cfg->shared_experts)
-        waste_products_add(f, &m[WASTE_T_SHARED_DOWN], f->ffn_out);
     err = run_experts(f);
     if (err)
         goto out;
