@@ -93,6 +93,12 @@ const struct waste_named_shape waste_named_shapes[] = {
      "one expert chosen, its weight not renormalised", 0, 0, false},
     {"tiny-all", "tiny-k3", "{\"num_experts\": 6, \"num_experts_per_token\": 6}",
      "all experts chosen", 0, 0, false},
+    {"tiny-few", "tiny-all", "{\"num_hidden_layers\": 2}",
+     "one MoE layer: fewer experts than two layers choose", 0, 0, false},
+    {"tiny-unshared", "tiny-linear", "{\"num_shared_experts\": 0}", "no shared experts", 0, 0,
+     false},
+    {"tiny-unshared-k3", "tiny-odd-k3", "{\"num_shared_experts\": 0}",
+     "no shared experts, odd sizes, K3's parts", 0, 0, false},
     {"tiny-subnormal", "tiny-k3", "{}", "subnormal f16 scales and codebook entries", 0, 0, true},
 };
 const uint32_t waste_named_shape_count = sizeof(waste_named_shapes) / sizeof(waste_named_shapes[0]);

@@ -22,7 +22,7 @@ enum place { TEXT, LINEAR };
     X(TEXT, "num_experts_per_token", top_k, 1, WASTE_MAX_TOP_K, true)                              \
     X(TEXT, "moe_intermediate_size", expert_inner, 1, WASTE_MAX_HIDDEN, true)                      \
     X(TEXT, "routed_expert_hidden_size", expert_width, 0, WASTE_MAX_HIDDEN, false)                 \
-    X(TEXT, "num_shared_experts", shared_experts, 1, WASTE_MAX_EXPERTS, true)                      \
+    X(TEXT, "num_shared_experts", shared_experts, 0, WASTE_MAX_EXPERTS, true)                      \
     X(TEXT, "attn_res_block_size", res_block, 0, WASTE_MAX_LAYERS, false)                          \
     X(TEXT, "num_attention_heads", mla_heads, 1, WASTE_MAX_HIDDEN, true)                           \
     X(TEXT, "q_lora_rank", q_lora, 0, WASTE_MAX_HIDDEN, false)                                     \

@@ -27,6 +27,7 @@ enum {
     Q_LORA = 512,
     Q_PLAIN = 1024,
     OUT_GATE = 2048,
+    SHARED = 4096,
 };
 
 enum dim {
@@ -36,7 +37,7 @@ enum dim {
     DENSE_INNER,
     EXPERTS,
     WIDTH,
-    SHARED,
+    SHARED_INNER,
     KDA_ALL,
     KDA_HEADS,
     KDA_DIM,
@@ -103,9 +104,9 @@ static const struct role layer_roles[] = {
     {WASTE_T_ROUTER, MOE, MATRIX, EXPERTS, HIDDEN},
     {WASTE_T_ROUTER_BIAS, MOE, VECTOR, ONE, EXPERTS},
     {WASTE_T_LATENT_DOWN, MOE | LATENT, MATRIX, WIDTH, HIDDEN},
-    {WASTE_T_SHARED_GATE, MOE, MATRIX, SHARED, HIDDEN},
-    {WASTE_T_SHARED_UP, MOE, MATRIX, SHARED, HIDDEN},
-    {WASTE_T_SHARED_DOWN, MOE, MATRIX, HIDDEN, SHARED},
+    {WASTE_T_SHARED_GATE, MOE | SHARED, MATRIX, SHARED_INNER, HIDDEN},
+    {WASTE_T_SHARED_UP, MOE | SHARED, MATRIX, SHARED_INNER, HIDDEN},
+    {WASTE_T_SHARED_DOWN, MOE | SHARED, MATRIX, HIDDEN, SHARED_INNER},
     {WASTE_T_LATENT_NORM, MOE | LATENT | LATENT_NORM, VECTOR, ONE, WIDTH},
     {WASTE_T_LATENT_UP, MOE | LATENT, MATRIX, HIDDEN, WIDTH},
 };
@@ -146,7 +147,7 @@ static void fill_dims(struct plan *plan)
         [DENSE_INNER] = c->dense_inner,
         [EXPERTS] = c->experts,
         [WIDTH] = c->expert_width,
-        [SHARED] = (uint64_t)c->shared_experts * c->expert_inner,
+        [SHARED_INNER] = (uint64_t)c->shared_experts * c->expert_inner,
         [KDA_ALL] = (uint64_t)c->kda_heads * c->kda_dim,
         [KDA_HEADS] = c->kda_heads,
         [KDA_DIM] = c->kda_dim,
@@ -162,7 +163,8 @@ static void fill_dims(struct plan *plan)
     plan->has_always =
         (uint16_t)((c->res_block ? RES : 0) | (c->latent ? LATENT : 0) |
                    (c->latent_norm ? LATENT_NORM : 0) | (c->kda_full_gate ? FULL_GATE : LOW_GATE) |
-                   (c->q_lora ? Q_LORA : Q_PLAIN) | (c->mla_out_gate ? OUT_GATE : 0));
+                   (c->q_lora ? Q_LORA : Q_PLAIN) | (c->mla_out_gate ? OUT_GATE : 0) |
+                   (c->shared_experts ? SHARED : 0));
 }
 
 static int wrong_shape(const struct plan *plan, const struct waste_trunk_entry *e,

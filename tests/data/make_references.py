@@ -44,9 +44,20 @@ def load_oracle(path):
     return container.Container
 
 
+def unshared(container):
+    """Without shared experts the reference has matrices of no rows and no columns, which no file holds."""
+    c = container.cfg
+    if not c["num_shared_experts"]:
+        container.man["trunk"] += [
+            dict(name="%smodel.layers.%d.block_sparse_moe.shared_experts.%s_proj.weight" % (container.prefix, l, m),
+                 fmt=0, off=0, shape=[c["hidden_size"], 0] if m == "down" else [0, c["hidden_size"]])
+            for l in range(c["num_hidden_layers"]) for m in ("gate", "up", "down")]
+    return container
+
+
 def logits(oracle, path, ids, dtype):
     torch.set_default_dtype(dtype)
-    model = oracle(path).model().to(dtype)
+    model = unshared(oracle(path)).model().to(dtype)
     out = model(torch.tensor([ids]))[0][0, -1].double().numpy()
     torch.set_default_dtype(torch.float32)
     return out

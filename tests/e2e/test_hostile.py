@@ -91,7 +91,7 @@ class Hostile(Test):
 
     def test_synth_writes_nothing_the_reader_would_refuse(self):
         config, path = load_json(waste.synth("tiny-odd"), "synth.json")["config"], os.path.join(waste.scratch(), "shape.json")
-        for change in ({"hidden_act": "gelu"}, {"num_shared_experts": 0}, {"rms_norm_eps": 0}, {"qk_nope_head_dim": 1 << 20}):
+        for change in ({"hidden_act": "gelu"}, {"num_shared_experts": -1}, {"rms_norm_eps": 0}, {"qk_nope_head_dim": 1 << 20}):
             self.write(path, {**config, **change})
             for options in ([], ["--checkpoint"]):
                 out = self.out("refused-synth")
