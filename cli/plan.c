@@ -14,15 +14,6 @@ static uint64_t round_page(uint64_t bytes)
     return (bytes + 4095) & ~UINT64_C(4095);
 }
 
-static uint32_t moe_layers(const struct waste_model *model)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < model->config.layers; i++)
-        count += waste_model_layer(model, i)->is_moe;
-    return count;
-}
-
 static uint32_t min_u32(uint64_t a, uint64_t b)
 {
     uint64_t least = a < b ? a : b;
@@ -201,8 +192,7 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
                     struct waste_error *err)
 {
     const struct waste_model *model = in->model;
-    uint32_t layers = moe_layers(model);
-    uint32_t top_k = model->config.top_k;
+    uint32_t layers = waste_model_moe_layers(model);
     struct waste_plan p = {
         .trunk_bytes = round_page(model->trunk_bytes),
         .session_bytes =
@@ -219,8 +209,8 @@ int waste_plan_make(const struct waste_plan_input *in, struct waste_plan *out,
     p.chunk = waste_forward_chunk_most(in->options);
     p.chunk_bytes = p.stage_bytes[WASTE_STAGE_COMPUTE] - compute_bytes(in, 1);
     p.expert_slots = min_u32((uint64_t)layers * model->config.experts, UINT32_MAX);
-    p.working_set_slots = min_u32((uint64_t)layers * top_k, p.expert_slots);
-    p.floor_slots = min_u32((uint64_t)2 * top_k, p.expert_slots);
+    p.working_set_slots = min_u32((uint64_t)layers * model->config.top_k, p.expert_slots);
+    p.floor_slots = waste_model_floor_slots(model);
     p.room_slots = room(in, &p);
     p.floor_bytes = total_with(&p, model, p.floor_slots);
     p.budget_bytes = !p.budget_given ? default_budget(&p, model)

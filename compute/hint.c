@@ -30,8 +30,7 @@ void waste_hint_begin(struct waste_forward *f)
 {
     f->reads_seen = reads(f);
     f->recent_reads = 1;
-    for (uint32_t layer = 0; layer < f->cfg->layers; layer++)
-        f->moe_layers += is_moe(f, layer);
+    f->moe_layers = waste_model_moe_layers(f->env.shm.model);
 }
 
 static bool is_read_from(const struct waste_forward *f)

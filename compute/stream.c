@@ -47,6 +47,7 @@ void waste_stream_init(struct waste_stream *s, const struct waste_shm *shm, cons
         .shm = shm,
         .cache = cache,
         .reader_event = reader_event,
+        .floor = waste_model_floor_slots(shm->model),
         .ahead_layer = UINT32_MAX,
         .sure = SURE_LEAST,
     };
@@ -83,7 +84,7 @@ static uint32_t slots(const struct waste_stream *s)
     uint32_t n = used && used < c->slot_count ? used : c->slot_count;
 
     n = wanted && wanted < n ? wanted : n;
-    return n < 2 * s->shm->model->config.top_k ? 2 * s->shm->model->config.top_k : n;
+    return n < s->floor ? s->floor : n;
 }
 
 static bool has_room(const struct waste_stream *s, uint32_t count)

@@ -54,6 +54,7 @@ struct waste_stream {
     const struct waste_shm *shm;
     const uint8_t *cache;
     int reader_event;
+    uint32_t floor; /* slots that are always in use */
     /* the layer at hand */
     uint64_t step;
     uint32_t layer, count, left;        /* experts; not done */

@@ -239,9 +239,9 @@ int waste_cache_warm(struct waste_cache *c, uint32_t layer, uint32_t expert,
     uint32_t free = 0, slot = c->free;
     if (c->slot_of[key_index(c, layer, expert)] != NONE)
         return 0;
-    for (uint32_t s = slot; s != NONE && free <= 2 * c->top_k; s = c->slot[s].next)
+    for (uint32_t s = slot; s != NONE && free <= c->floor; s = c->slot[s].next)
         free++;
-    if (free <= 2 * c->top_k)
+    if (free <= c->floor)
         return -ENOSPC;
     c->free = c->slot[slot].next;
     if (!waste_cache_claim(c, slot, layer, expert)) {
@@ -299,8 +299,9 @@ int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_
     c->slots = shm->control->slot_count;
     c->experts = config->experts;
     c->top_k = config->top_k;
+    c->floor = waste_model_floor_slots(shm->model);
     c->free = NONE;
-    if (c->top_k == 0 || c->slots / 2 < c->top_k)
+    if (c->top_k == 0 || c->slots < c->floor)
         return -EINVAL;
     c->retired = NONE;
     c->prefetch_most = prefetch_limit;

@@ -51,6 +51,7 @@ struct waste_cache_wishes {
 struct waste_cache {
     const struct waste_shm *shm;
     uint32_t slots, experts, top_k;
+    uint32_t floor;          /* never fewer slots in use: waste_model_floor_slots() */
     uint32_t prefetch_limit; /* prefetch reads in flight; leaves top_k slots for demand */
     struct waste_policy policy;
     struct waste_foresight foresight;
@@ -99,7 +100,7 @@ struct waste_cache_repair {
  * prefetch_limit: prefetch reads in flight at most; lowered so that top_k slots can always be had
  * for demand. Takes what is in the slots and the directory as the last incarnation left it and
  * repairs it; cache_fd, if not negative, is the segment of the slots, to punch. 0, -ENOMEM, -EINVAL
- * (fewer than 2 * top_k slots) or what punching said, if it leaves fewer than that.
+ * (fewer slots than the floor) or what punching said, if it leaves fewer than that.
  */
 int waste_cache_init(struct waste_cache *c, const struct waste_shm *shm, uint32_t prefetch_limit,
                      int cache_fd, struct waste_cache_repair *repair);
@@ -169,7 +170,7 @@ static inline uint32_t waste_cache_in_use(const struct waste_cache *c)
 /* Nobody computes: no demand record that was taken counts any more. */
 void waste_cache_rest(struct waste_cache *c);
 
-/* What waste-run wants used now: within 2 * top_k and all. */
+/* What waste-run wants used now: within the floor and all. */
 uint32_t waste_cache_wanted_slots(const struct waste_cache *c);
 
 /*

@@ -75,7 +75,7 @@ int waste_cache_rebuild(struct waste_cache *c, int cache_fd, struct waste_cache_
         WASTE_POINT(REBUILD_SLOT);
         if (rc == 0)
             push_free(c, slot);
-        else if (c->slots - ++repair->lost < 2 * c->top_k)
+        else if (c->slots - ++repair->lost < c->floor)
             return rc;
     }
     for (uint32_t slot = 0; slot < c->slots; slot++) {

@@ -4,7 +4,7 @@
 void waste_cache_set_limits(struct waste_cache *c)
 {
     /* newest demand: top_k; obtainable for the next one: top_k; the rest may be prefetch reads */
-    uint32_t spare = waste_cache_in_use(c) - 2 * c->top_k;
+    uint32_t spare = waste_cache_in_use(c) - c->floor;
     c->prefetch_limit = c->prefetch_most < spare ? c->prefetch_most : spare;
     c->predicted_limit = spare / 2 + 1;
     if (c->ghost.most != waste_cache_in_use(c))
@@ -53,7 +53,7 @@ uint32_t waste_cache_wanted_slots(const struct waste_cache *c)
     /* relaxed: a wish; nothing is read because of it */
     uint32_t wanted = atomic_load_explicit(&c->shm->control->slots_wanted, memory_order_relaxed);
     uint32_t most = c->slots - c->lost;
-    return wanted == 0 || wanted > most ? most : wanted < 2 * c->top_k ? 2 * c->top_k : wanted;
+    return wanted == 0 || wanted > most ? most : wanted < c->floor ? c->floor : wanted;
 }
 
 uint32_t waste_cache_resize(struct waste_cache *c, uint32_t *out, uint32_t room)

@@ -131,7 +131,7 @@ static int take_over_cache(struct waste_service *s, struct waste_error *err)
     int rc = waste_cache_init(&s->cache, &s->shm, PREFETCH_READS, s->cache_fd, &repair);
     if (rc == -EINVAL)
         return waste_error_set(err, rc, "cache: %u slots, at least %u needed", control->slot_count,
-                               2 * s->shm.model->config.top_k);
+                               waste_model_floor_slots(s->shm.model));
     if (rc < 0)
         return waste_error_set(err, rc, "cache: %s", strerror(-rc));
     if (repair.lost)
@@ -227,11 +227,9 @@ static void finish_usage(struct waste_service *s)
 /* Memory for one token's experts ahead of what is used. */
 static void start_prefault(struct waste_service *s)
 {
-    uint32_t moe = 0;
-    for (uint32_t l = 0; l < s->shm.model->config.layers; l++)
-        moe += waste_model_layer(s->shm.model, l)->is_moe;
+    uint32_t set = waste_model_moe_layers(s->shm.model) * s->cache.top_k;
     waste_prefault_start(&s->prefault, s->cache_base, s->shm.control->slot_bytes,
-                         waste_cache_in_use(&s->cache), moe * s->cache.top_k);
+                         waste_cache_in_use(&s->cache), set);
 }
 
 int waste_service_init(struct waste_service *s, struct waste_error *err)

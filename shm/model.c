@@ -90,3 +90,19 @@ int waste_model_check(const struct waste_model *m, uint64_t bytes)
             return -EINVAL;
     return expert_ok(m) ? 0 : -EINVAL;
 }
+
+uint32_t waste_model_moe_layers(const struct waste_model *m)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < m->config.layers; i++)
+        count += waste_model_layer(m, i)->is_moe;
+    return count;
+}
+
+uint32_t waste_model_floor_slots(const struct waste_model *m)
+{
+    uint64_t all = (uint64_t)waste_model_moe_layers(m) * m->config.experts;
+
+    return all < 2 * m->config.top_k ? (uint32_t)all : 2 * m->config.top_k;
+}

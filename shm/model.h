@@ -195,6 +195,12 @@ struct waste_model {
  */
 int waste_model_check(const struct waste_model *model, uint64_t bytes);
 
+uint32_t waste_model_moe_layers(const struct waste_model *model);
+
+/* The fewest slots a cache may have: a layer's experts and the next one's, 2 x top_k, or all
+ * experts of a model that has fewer. */
+uint32_t waste_model_floor_slots(const struct waste_model *model);
+
 static inline const struct waste_layer *waste_model_layer(const struct waste_model *m,
                                                           uint32_t layer)
 {

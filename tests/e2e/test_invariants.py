@@ -53,7 +53,7 @@ class Invariants(waste.Test):
         self.same(waste.DEMO, self.ids, [("--verify",), ("--no-verify",)])
 
     def test_everything_at_once_on_odd_shapes(self):
-        for shape in ("tiny-odd-k3", "tiny-all", "tiny-odd-vq2r"):
+        for shape in ("tiny-odd-k3", "tiny-all", "tiny-few", "tiny-unshared-k3", "tiny-odd-vq2r"):
             model = waste.synth(shape)
             ids = ",".join(map(str, waste.reference(shape)["ids"]))
             variants = []
