@@ -4,11 +4,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/autosave.h"
 #include "cli/supervisor_int.h"
 
 #define LOOK_NS (WASTE_SECOND_NS / 10)
+#define COUNTS_NS (WASTE_SECOND_NS / 10) /* a reader that takes longer has other worries */
 
 void waste_client_init(struct waste_client *c, struct waste_pipeline *p,
                        struct waste_supervisor *supervisor)
@@ -77,6 +79,17 @@ int waste_client_wait_ready(struct waste_client *c,
                 c->p->model->trunk_bytes);
         waste_bell_wait(&control->client_bell, seq, LOOK_NS / 5, 0);
     }
+}
+
+/* Compute does not wait for the reader to hear of experts that are in memory; what is counted of
+ * a request is whole when it has. */
+static void wait_for_counts(const struct waste_client *c)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    int64_t until = waste_now_ns() + COUNTS_NS;
+
+    while (waste_ring_used(c->p->shm.demand) > 0 && waste_now_ns() < until)
+        nanosleep(&pause, NULL);
 }
 
 static void snapshot(const struct waste_client *c, struct waste_outcome *o)
@@ -259,6 +272,7 @@ int waste_client_request(struct waste_client *c, const struct waste_request_spec
     bool computed = out->tokens > out->resumed;
     out->prefill_seconds = (computed ? first : end) - start;
     out->decode_seconds = computed ? end - first : 0;
+    wait_for_counts(c);
     snapshot(c, out);
     return conclude(c, out, err);
 }
