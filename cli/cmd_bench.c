@@ -7,13 +7,13 @@
 
 #include "cli/cmd.h"
 #include "cli/engine.h"
+#include "cli/ids_text.h"
 #include "cli/io_view.h"
 #include "cli/output.h"
 #include "cli/probe.h"
+#include "cli/prompt.h"
 #include "cli/timeline.h"
 #include "options/units.h"
-
-enum { IDS_FILE_MAX = 64 << 20 };
 
 /* Prefill or decode. */
 struct part {
@@ -30,6 +30,7 @@ struct measured {
     double memory_bytes_per_s, disk_bytes_per_s, multiply_adds_per_s;
     uint64_t bytes_per_token, prefill_multiply_adds;
     json_t *steps; /* of --step: what each took; NULL: nobody asks */
+    enum waste_reply_status status;
 };
 
 /* Where a step's time goes: X(name, counter). The rest is "other". */
@@ -42,31 +43,21 @@ struct measured {
 
 static int read_ids_file(const char *path, struct waste_ids *out)
 {
-    FILE *f = fopen(path, "rbe");
-    char *text = NULL;
-    size_t room = 0;
-    uint32_t *ids = NULL, count = 0;
+    struct waste_text text = {0};
+    struct waste_error err;
+    int rc = waste_prompt_read(path, &text);
 
-    if (f == NULL)
-        return waste_fail(2, "cannot read %s: %s", path, strerror(errno));
-    ssize_t n = getdelim(&text, &room, '\0', f);
-    fclose(f);
-    int rc = -EINVAL;
-    if (n > 0 && n < IDS_FILE_MAX) {
-        for (char *p = text; *p != '\0'; p++) /* "[1, 2, 3]" and one id a line are fine too */
-            if (strchr("[]\n\t ", *p) != NULL)
-                *p = ' ';
-        for (char *p = text; *p != '\0'; p++)
-            if (*p == ' ' && strspn(p, " ") > 0 && p > text && p[-1] >= '0' && p[-1] <= '9' &&
-                p[strspn(p, " ")] >= '0' && p[strspn(p, " ")] <= '9')
-                *p = ',';
-        rc = waste_units_parse_ids(text, &ids, &count);
+    if (rc == 0) {
+        int bad = waste_ids_parse(&text, out, &err);
+        if (bad == -ENOMEM)
+            rc = waste_fail(1, "%s", err.text);
+        else if (bad != 0)
+            rc = waste_fail(2, "%s: %s", path, err.text);
+        else if (out->count == 0)
+            rc = waste_fail(2, "%s holds no token ids", path);
     }
-    free(text);
-    if (rc == 0)
-        rc = waste_ids_append(out, ids, count);
-    free(ids);
-    return rc == 0 ? 0 : waste_fail(2, "%s holds no list of token ids", path);
+    waste_text_finish(&text);
+    return rc;
 }
 
 /* Without a file: ids spread over the vocabulary, the same every time. */
@@ -77,6 +68,19 @@ static int default_ids(const struct waste_engine *e, struct waste_ids *out)
             0)
             return waste_fail(1, "out of memory");
     return 0;
+}
+
+/* The context has room for all that is asked for: nothing less is measured. */
+static int fit(const struct waste_engine *e, const struct waste_ids *ids, uint32_t *ctx)
+{
+    uint32_t generate = e->args->step ? 0 : e->args->tokens + 1;
+    int rc = waste_engine_fit(e, ids->id, ids->count, generate, ctx);
+
+    if (rc == 0 && ids->count + generate > *ctx)
+        rc = waste_fail(2,
+                        "a prompt of %zu tokens and %u more need a context of %zu, not %u (--ctx)",
+                        ids->count, e->args->tokens, ids->count + generate, *ctx);
+    return rc;
 }
 
 static void add(struct measured *m, struct part *part, const struct waste_outcome *o)
@@ -100,9 +104,13 @@ static int request(struct waste_engine *e, const uint32_t *ids, size_t count, ui
     struct waste_error err;
 
     int rc = waste_client_request(&e->client, &spec, o, &err);
-    if (rc != 0)
-        return waste_fail(rc, "%s", err.text);
-    return o->status == WASTE_REPLY_CANCELLED ? waste_fail(1, "ended before it was through") : 0;
+    return rc != 0 ? waste_fail(rc, "%s", err.text) : 0;
+}
+
+/* An end that was asked for (Ctrl-C) before there is anything to show. */
+static int ended(void)
+{
+    return waste_fail(1, "ended before a token was decoded");
 }
 
 /* The prompt at once and a first token, then as many as wanted of what the model says. */
@@ -113,6 +121,8 @@ static int measure(struct waste_engine *e, const struct waste_ids *ids, struct m
     int rc = request(e, ids->id, ids->count, 1, &o);
     if (rc != 0)
         return rc;
+    if (o.status == WASTE_REPLY_CANCELLED)
+        return ended();
     add(m, &m->prefill, &o);
     m->prefill.tokens = o.prompt_tokens;
     m->prefill.seconds = o.prefill_seconds;
@@ -122,7 +132,8 @@ static int measure(struct waste_engine *e, const struct waste_ids *ids, struct m
     add(m, &m->decode, &o);
     m->decode.tokens = o.tokens;
     m->decode.seconds = o.prefill_seconds + o.decode_seconds;
-    return 0;
+    m->status = o.status;
+    return o.tokens == 0 ? ended() : 0;
 }
 
 static json_t *step_json(const struct waste_outcome *o)
@@ -143,6 +154,9 @@ static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, st
         int rc = request(e, ids->id + i, 1, 0, &o);
         if (rc != 0)
             return rc;
+        m->status = o.status;
+        if (o.status == WASTE_REPLY_CANCELLED)
+            return i == 0 ? ended() : 0;
         add(m, &m->decode, &o);
         m->decode.tokens++;
         m->decode.seconds += o.prefill_seconds;
@@ -232,14 +246,14 @@ static json_t *make_json(const struct measured *m)
     memcpy(o.counter, d->counter, sizeof(o.counter));
     memcpy(o.restarts, m->restarts, sizeof(o.restarts));
     json_t *object = waste_output_json(&o);
-    json_t *more =
-        json_pack("{s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "tok_per_s",
-                  ratio(d->tokens, d->seconds), "decode_tok_per_s", ratio(d->tokens, d->seconds),
-                  "prefill_tok_per_s", ratio(p->tokens, p->seconds), "bytes_per_token",
-                  (json_int_t)m->bytes_per_token, "read_bytes_per_s", m->memory_bytes_per_s,
-                  "disk_bytes_per_s", m->disk_bytes_per_s, "memory_share", memory_share(m),
-                  "disk_share", disk_share(m, d), "serial_share", serial_share(d),
-                  "phases_per_layer", phases_per_layer(m), "phases", phases_json(d));
+    json_t *more = json_pack(
+        "{s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "status",
+        waste_output_why(m->status), "tok_per_s", ratio(d->tokens, d->seconds), "decode_tok_per_s",
+        ratio(d->tokens, d->seconds), "prefill_tok_per_s", ratio(p->tokens, p->seconds),
+        "bytes_per_token", (json_int_t)m->bytes_per_token, "read_bytes_per_s",
+        m->memory_bytes_per_s, "disk_bytes_per_s", m->disk_bytes_per_s, "memory_share",
+        memory_share(m), "disk_share", disk_share(m, d), "serial_share", serial_share(d),
+        "phases_per_layer", phases_per_layer(m), "phases", phases_json(d));
     json_t *prefill =
         json_pack("{s:I, s:f, s:f, s:I, s:f, s:o}", "prefill_macs_per_token",
                   (json_int_t)(p->tokens > 0 ? m->prefill_multiply_adds / p->tokens : 0),
@@ -333,7 +347,7 @@ int waste_cmd_bench(const struct waste_args *args)
     if (rc == 0)
         rc = args->ids_file != NULL ? read_ids_file(args->ids_file, &ids) : default_ids(&e, &ids);
     if (rc == 0)
-        rc = waste_engine_fit(&e, ids.id, ids.count, args->step ? 0 : args->tokens + 1, &ctx);
+        rc = fit(&e, &ids, &ctx);
     if (rc == 0)
         rc = waste_engine_start(&e, ctx);
     m.steps = args->step && args->json ? json_array() : NULL;

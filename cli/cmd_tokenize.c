@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/detokenizer.h"
+#include "cli/ids_text.h"
 #include "cli/tokenizer.h"
 
 /* One line to stderr, and the exit code to return. */
@@ -168,33 +169,12 @@ int waste_cmd_tokenize(const struct waste_tokenize_options *o)
     return finish_stdout(code);
 }
 
-#define SEPARATORS ", \t\r\n[]"
-
-/* Ids in text: digits, separated by commas or white space, perhaps in brackets. */
-static int parse_ids(const char *text, struct waste_ids *out)
+static int parse_ids(const struct waste_text *text, struct waste_ids *out)
 {
     struct waste_error err;
+    int rc = waste_ids_parse(text, out, &err);
 
-    for (const char *at = text; *at != '\0';) {
-        unsigned long long id;
-        char *end;
-
-        if (strchr(SEPARATORS, *at) != NULL) {
-            at++;
-            continue;
-        }
-        errno = 0;
-        id = strtoull(at, &end, 10);
-        if (*at < '0' || *at > '9' || errno != 0 || id > UINT32_MAX ||
-            (*end != '\0' && strchr(SEPARATORS, *end) == NULL)) {
-            waste_error_set(&err, 0, "not a token id: %.*s", (int)strcspn(at, SEPARATORS), at);
-            return fail(2, err.text);
-        }
-        if (waste_ids_add(out, (uint32_t)id) < 0)
-            return out_of_memory();
-        at = end;
-    }
-    return 0;
+    return rc == 0 ? 0 : fail(rc == -ENOMEM ? 1 : 2, err.text);
 }
 
 /* Every id must be one the tokenizer knows: a typo is no text. */
@@ -289,8 +269,7 @@ int waste_cmd_detokenize(const struct waste_tokenize_options *o)
     } else if (code == 0) {
         code = read_input(o->input, &text);
         if (code == 0)
-            code = strlen(text.data) == text.bytes ? parse_ids(text.data, &ids)
-                                                   : fail(2, "ids hold a zero byte");
+            code = parse_ids(&text, &ids);
         if (code == 0)
             code = known(t, &ids);
         if (code == 0 && o->json)
