@@ -34,12 +34,10 @@ struct totals {
 
 static struct totals add_up(const struct waste_model *m)
 {
-    struct totals t = {0};
+    struct totals t = {.moe_layers = waste_model_moe_layers(m)};
 
-    for (uint32_t i = 0; i < m->config.layers; i++) {
+    for (uint32_t i = 0; i < m->config.layers; i++)
         t.expert_bytes += waste_model_layer(m, i)->bank.bytes;
-        t.moe_layers += waste_model_layer(m, i)->is_moe;
-    }
     for (uint32_t i = 1; i < m->tensor_count; i++) {
         const struct waste_tensor *tensor = waste_model_tensor(m, i);
         uint64_t bytes = tensor->payload_bytes + (uint64_t)2 * tensor->rows * tensor->groups;
@@ -83,6 +81,7 @@ static void print_text(const struct waste_engine *e, const struct totals *t)
                                    sizeof(a)));
     printf("  threads      %u for computing: %s\n", e->threads,
            waste_engine_threads_text(e, why, sizeof(why)));
+    printf("  kernels      %s\n", waste_engine_arithmetic(e).cpu);
     waste_io_view_probe_print(e->args, m);
     printf("  fingerprint  %016llx\n", (unsigned long long)m->fingerprint);
     if (e->tokenizer != NULL)
@@ -124,10 +123,11 @@ static json_t *make_json(const struct waste_engine *e, const struct totals *t)
     if (object != NULL && more != NULL)
         json_object_update(object, more);
     json_decref(more);
-    if (object != NULL)
+    if (object != NULL) {
         waste_engine_threads_json(e, object);
-    if (object != NULL)
+        json_object_set_new(object, "kernels", json_string(waste_engine_arithmetic(e).cpu));
         json_object_set_new(object, "io", waste_io_view_probe_json(e->args, m));
+    }
     return object;
 }
 

@@ -124,7 +124,7 @@ static bool scores_all(const struct waste_args *a)
 
 struct waste_arithmetic waste_engine_arithmetic(const struct waste_engine *e)
 {
-    struct waste_kernels kernels = {.level = ""}; /* compute refuses another WASTE_CPU */
+    struct waste_kernels kernels = {.level = ""}; /* of no level: refused in waste_engine_look */
 
     waste_kernels_init(&kernels, getenv("WASTE_CPU"));
     return (struct waste_arithmetic){
@@ -182,12 +182,28 @@ static uint64_t prefix_wish(const struct waste_engine *e)
     return wish < e->args->prefix_bytes ? wish : e->args->prefix_bytes;
 }
 
+static int check_level(void)
+{
+    const char *level = getenv("WASTE_CPU");
+    struct waste_kernels kernels;
+    char levels[64];
+
+    if (waste_kernels_init(&kernels, level))
+        return 0;
+    return waste_fail(2, "WASTE_CPU: '%.32s' is no level of this processor; it has %s", level,
+                      waste_kernels_levels(levels, sizeof(levels)));
+}
+
 int waste_engine_look(struct waste_engine *e)
 {
     uint64_t allowed[WASTE_CPU_WORDS], mask[WASTE_CPU_WORDS];
 
-    if (!waste_machine_has_cpus(e->args->cpus, WASTE_CPU_WORDS))
-        return waste_fail(2, "option --cpus: lists a CPU this process may not use");
+    uint32_t foreign = waste_machine_foreign_cpu(e->args->cpus, WASTE_CPU_WORDS);
+    if (foreign != UINT32_MAX)
+        return waste_fail(2, "option --cpus: CPU %u is none that this process may use", foreign);
+    int rc = check_level();
+    if (rc != 0)
+        return rc;
     waste_topology_allowed(allowed);
     waste_topology_read("/sys/devices", allowed, &e->topology);
     waste_machine_quota(&waste_machine_proc, &e->quota);

@@ -301,14 +301,14 @@ void waste_machine_quota(const struct waste_machine_paths *paths, struct waste_m
     walk_cgroups(paths, &(struct walk){.controller = "cpu", .quota = out});
 }
 
-bool waste_machine_has_cpus(const uint64_t *mask, size_t words)
+uint32_t waste_machine_foreign_cpu(const uint64_t *mask, size_t words)
 {
     cpu_set_t set;
 
     if (sched_getaffinity(0, sizeof(set), &set) != 0)
-        return true;
-    for (size_t cpu = 0; cpu < words * 64; cpu++)
+        return UINT32_MAX;
+    for (uint32_t cpu = 0; cpu < words * 64; cpu++)
         if ((mask[cpu / 64] >> cpu % 64 & 1) && (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &set)))
-            return false;
-    return true;
+            return cpu;
+    return UINT32_MAX;
 }

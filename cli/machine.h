@@ -55,7 +55,7 @@ struct waste_machine_quota {
 };
 void waste_machine_quota(const struct waste_machine_paths *paths, struct waste_machine_quota *out);
 
-/* Every CPU in the mask is one of them. */
-bool waste_machine_has_cpus(const uint64_t *mask, size_t words);
+/* The lowest CPU in the mask that this process may not run on; UINT32_MAX: it may on all. */
+uint32_t waste_machine_foreign_cpu(const uint64_t *mask, size_t words);
 
 #endif

@@ -2,6 +2,7 @@
 #include "compute/kernels.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "compute/kernels_int.h"
@@ -111,6 +112,18 @@ bool waste_kernels_init(struct waste_kernels *k, const char *limit)
         return false;
     *k = table;
     return true;
+}
+
+const char *waste_kernels_levels(char *text, size_t size)
+{
+    size_t at = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0] && levels[i].supported(); i++) {
+        int n = snprintf(text + at, size - at, "%s%s", i > 0 ? ", " : "", levels[i].name);
+        at += n > 0 && (size_t)n < size - at ? (size_t)n : 0;
+    }
+    return text;
 }
 
 /* NaN counts as lowest, so that the insertion below never compares with one. */

@@ -210,6 +210,9 @@ static inline size_t waste_mla_query_floats(uint32_t dim)
  */
 bool waste_kernels_init(struct waste_kernels *k, const char *limit);
 
+/* The levels this CPU has, lowest first, with ", " between them. Returns `text`. */
+const char *waste_kernels_levels(char *text, size_t size);
+
 /*
  * Router choice, the same in compute and router: score = sigmoid(logit); the top_k of score + bias,
  * ties to the lowest id, in descending order. ids[top_k], weights[top_k] = the plain scores.

@@ -46,7 +46,18 @@ class Machine(waste.Test):
         print("levels:", *seen)
 
     def test_a_level_that_does_not_exist_is_refused(self):
-        self.refused(waste.waste_run("run", waste.DEMO, *self.args, env={"WASTE_CPU": "mmx"}), "mmx", codes=(2,))
+        for command in (("run", waste.DEMO, *self.args), ("bench", waste.DEMO), ("plan", waste.DEMO), ("info", waste.DEMO)):
+            line = self.refused(waste.waste_run(*command, env={"WASTE_CPU": "mmx"}), "WASTE_CPU", "mmx", codes=(2,))
+            self.assertRegex(line, r"it has c\b")
+        self.assertEqual(self.ok(waste.waste_run("info", waste.DEMO, "--json", env={"WASTE_CPU": "c"})).json()["kernels"], "c")
+
+    def test_a_cpu_that_is_not_ours_is_named(self):
+        cpu, *others = sorted(os.sched_getaffinity(0))
+        for n in (*others[:1], 1023):
+            p = subprocess.run([waste.RUN, "info", waste.DEMO, "--cpus", "%d,%d" % (cpu, n)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=waste.LIMIT,
+                               preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+            self.refused(waste.Result(p.args, p.returncode, p.stdout, p.stderr), "--cpus", "CPU %d " % n, codes=(2,))
 
     @unittest.skipUnless(os.access("/dev/shm", os.W_OK), "no tmpfs")
     def test_a_file_system_without_direct_io(self):
