@@ -68,11 +68,17 @@ void waste_banks_close(struct waste_banks *b)
     memset(b, 0, sizeof(*b));
 }
 
+bool waste_banks_is_direct(const struct waste_banks *b, uint32_t file)
+{
+    int flags = fcntl(b->fd[file], F_GETFL);
+    return flags >= 0 && flags & O_DIRECT;
+}
+
 uint32_t waste_banks_direct(const struct waste_banks *b)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < b->count; i++)
-        n += (fcntl(b->fd[i], F_GETFL) & O_DIRECT) != 0;
+        n += waste_banks_is_direct(b, i);
     return n;
 }
 

@@ -5,6 +5,7 @@
 #ifndef WASTE_READER_BANKS_H
 #define WASTE_READER_BANKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "reader/container.h"
@@ -20,7 +21,8 @@ int waste_banks_open(struct waste_banks *b, const char *dir, const struct waste_
                      struct waste_error *err);
 void waste_banks_close(struct waste_banks *b);
 
-/* Of all banks, those that are read past the page cache. */
+/* Whether it is read past the page cache; of all banks, those that are. */
+bool waste_banks_is_direct(const struct waste_banks *b, uint32_t file);
 uint32_t waste_banks_direct(const struct waste_banks *b);
 
 /* O_DIRECT off for one file. */

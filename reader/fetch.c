@@ -5,11 +5,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "reader/direct.h"
 #include "shm/inject.h"
 
 /* One try after 1, 5 and 25 ms: a bus reset or a stray bit is over by then, a broken disk is not.
  */
-enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 100, DIRECT_ALIGN = 4096 };
+enum { FIRST_PAUSE_NS = 1000000, PAUSE_GROWS = 5, MAX_STALLS = 100, DIRECT_STALLS = 3 };
 
 /* Results a turn: checking a K3 record takes a millisecond, and new demand should not wait for
  * many, nor the heartbeat. */
@@ -168,6 +169,23 @@ static void complete(struct waste_fetch *f, uint32_t slot)
     waste_bell_ring(&f->shm->control->compute_bell);
 }
 
+/* The rest of a record of which a read gave n bytes. O_DIRECT goes on at a block only, and is given
+ * up where reads end within their first one; without it a read goes on where it ended. */
+static void go_on(struct waste_fetch *f, uint32_t slot, uint32_t n)
+{
+    struct waste_fetch_read *r = &f->read[slot];
+    uint32_t file = f->banks->of_layer[r->layer];
+    if (n < WASTE_DIRECT_ALIGN && r->stalls >= DIRECT_STALLS && !f->shm->control->options.io_direct)
+        waste_banks_drop_direct(f->banks, file);
+    uint32_t got = waste_banks_is_direct(f->banks, file) ? n - n % WASTE_DIRECT_ALIGN : n;
+    waste_count(f->shm->control, WASTE_C_BYTES_READ, got);
+    r->done += got;
+    if (got > 0)
+        ask(f, slot, 0);
+    else
+        stalled(f, slot, WASTE_SLOT_SHORT, 0);
+}
+
 static void result(struct waste_fetch *f, uint32_t slot, int32_t n)
 {
     struct waste_fetch_read *r = &f->read[slot];
@@ -189,14 +207,7 @@ static void result(struct waste_fetch *f, uint32_t slot, int32_t n)
         r->done += (uint32_t)n;
         complete(f, slot);
     } else {
-        /* O_DIRECT goes on at a block only; reading a part of one again is harmless otherwise */
-        uint32_t whole = (uint32_t)n / DIRECT_ALIGN * DIRECT_ALIGN;
-        waste_count(f->shm->control, WASTE_C_BYTES_READ, whole);
-        r->done += whole;
-        if (whole > 0)
-            ask(f, slot, 0);
-        else
-            stalled(f, slot, WASTE_SLOT_SHORT, 0);
+        go_on(f, slot, (uint32_t)n);
     }
 }
 

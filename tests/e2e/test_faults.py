@@ -3,7 +3,7 @@ import os
 
 import waste
 
-MENDED = ["short=4096", "short=5000", "eintr=2", "eagain=3", "badcrc=5", "nodirect=1", "latedirect=1", "full=2", "uring=1", "uring=38",
+MENDED = ["short=4096", "short=5000", "short=300", "eintr=2", "eagain=3", "badcrc=5", "nodirect=1", "latedirect=1", "full=2", "uring=1", "uring=38",
           "short=5000,eintr=3,eagain=5,full=7"]
 MENDED += ["eio=%d" % k for k in (range(1, 201) if waste.LONG else (1, 2, 57, 200))]
 
