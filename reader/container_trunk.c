@@ -255,6 +255,18 @@ static int add_tensor(struct plan *plan, const char *name, const struct role *ro
     return 0;
 }
 
+/* Shared experts that the config does not count must not be left out. */
+static int check_unshared(const struct plan *plan, uint32_t l)
+{
+    char name[128];
+    snprintf(name, sizeof(name), "model.layers.%u.%s", l, layer_name[WASTE_T_SHARED_GATE]);
+    if (plan->has_always & SHARED || !waste_trunk_index_find(&plan->index, name))
+        return 0;
+    return waste_error_set(plan->p->err, -EINVAL,
+                           WASTE_MANIFEST ": config.num_shared_experts is 0, but trunk has %s%s",
+                           plan->p->prefix, name);
+}
+
 static int add_layer(struct plan *plan, struct waste_model *m, uint32_t l, uint16_t *kda,
                      uint16_t *mla)
 {
@@ -276,7 +288,7 @@ static int add_layer(struct plan *plan, struct waste_model *m, uint32_t l, uint1
         if (rc < 0)
             return rc;
     }
-    return 0;
+    return check_unshared(plan, l);
 }
 
 static int fill_model(struct plan *plan, struct waste_model *m)
