@@ -65,15 +65,18 @@ static bool parse_policies(struct options *o, char *list)
 
 static bool parse(struct options *o, int argc, char **argv)
 {
-    static const struct option names[] = {{"json", no_argument, NULL, 'j'},
-                                          {"sizes", required_argument, NULL, 'w'},
-                                          {"slots", required_argument, NULL, 's'},
-                                          {"policy", required_argument, NULL, 'p'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"json", no_argument, NULL, 'j'},        {"sizes", required_argument, NULL, 'w'},
+        {"slots", required_argument, NULL, 's'}, {"policy", required_argument, NULL, 'p'},
+        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
     *o = (struct options){.size = {0.5, 1, 2, 4}, .sizes = 4};
     for (uint32_t p = 0; p < POLICIES; p++)
         o->policy[p] = true;
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        if (c == 'h') {
+            usage(stdout);
+            exit(0);
+        }
         bool good = c == 'j'   ? (o->json = true)
                     : c == 'w' ? parse_sizes(o, optarg, false)
                     : c == 's' ? parse_sizes(o, optarg, true)

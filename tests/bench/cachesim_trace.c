@@ -111,7 +111,7 @@ int trace_read(const char *path, struct trace *t, char *error, size_t room)
     if (why)
         snprintf(error, room, "%s:%zu: %s", path, line, why);
     else if (ferror(file) || l.tokens == 0)
-        snprintf(error, room, "%s: %s", path, l.tokens == 0 ? "no tokens" : "read error");
+        snprintf(error, room, "%s: %s", path, ferror(file) ? "cannot be read" : "no tokens");
     else if (pack(&l, t) < 0)
         snprintf(error, room, "%s: out of memory", path);
     bool good = t->expert != NULL && t->count != NULL;

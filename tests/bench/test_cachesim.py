@@ -121,6 +121,9 @@ class Cachesim(unittest.TestCase):
             self.assertTrue(done.stderr.startswith(f"cachesim: {path}:3: "), done.stderr)
         done, _ = run("")
         self.assertIn("no tokens", done.stderr)
+        done = subprocess.run([PROGRAM, "/"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (1, "cachesim: /: cannot be read\n"))
+        self.assertEqual(run(good, "--help")[0].returncode, 0)
         done, _ = run(good, "--slots", "1")
         self.assertIn("1 slots, a layer needs 2", done.stderr)
         for options in (("--sizes", "0"), ("--sizes", "1,,2"), ("--policy", "mru"), ("--what",)):
