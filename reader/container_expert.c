@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "reader/read.h"
 #include "shm/slot.h"
 
 enum {
@@ -158,13 +159,13 @@ static int check_codebooks(struct waste_parse *p)
                                strerror(errno));
     for (uint64_t i = 0; i < p->expert.codebooks && rc == 0; i++) {
         uint8_t header[WASTE_CODEBOOK_HEADER];
-        ssize_t n = pread(fd, header, sizeof(header), (off_t)(i * stride));
+        ssize_t n = waste_read_at(fd, header, sizeof(header), i * stride);
         if (n == sizeof(header))
             rc = waste_codebook_check_header(&p->expert, header, i, p->err);
         else
-            rc = waste_error_set(p->err, n < 0 ? -errno : -EINVAL,
+            rc = waste_error_set(p->err, n < 0 ? (int)n : -EINVAL,
                                  WASTE_CODEBOOK_FILE ": codebook %llu: %s", (unsigned long long)i,
-                                 n < 0 ? strerror(errno) : "file ends inside its header");
+                                 n < 0 ? strerror((int)-n) : "file ends inside its header");
     }
     close(fd);
     return rc;

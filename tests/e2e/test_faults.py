@@ -1,11 +1,15 @@
 """A disk that misbehaves (tests/unit/fault_io.h) changes no output, or ends the request with one line."""
 import os
+import unittest
 
 import waste
 
 MENDED = ["short=4096", "short=5000", "short=300", "eintr=2", "eagain=3", "badcrc=5", "nodirect=1", "latedirect=1", "full=2", "uring=1", "uring=38",
           "short=5000,eintr=3,eagain=5,full=7"]
 MENDED += ["eio=%d" % k for k in (range(1, 201) if waste.LONG else (1, 2, 57, 200))]
+
+
+PRELOAD = os.path.join(waste.BUILD, "tests", "e2e", "lying_pread.so")
 
 
 class Faults(waste.Test):
@@ -48,6 +52,15 @@ class Faults(waste.Test):
                     r = waste.waste_run(*args, "--io", io, "--budget", "%dK" % floor, env={"WASTE_FAULT": fault},
                                         program=self.program)
                     self.assertEqual(self.ok(r).json()["ids"], want)
+
+    @unittest.skipIf(os.environ.get("WASTE_BUILT_WITH_SANITIZER") == "1", "a sanitizer wants to come first")
+    def test_every_read_of_every_process(self):
+        """Not only of experts: the container's files, the trunk, the embedding, by waste-run too."""
+        for fault in ["short", "eintr", "eagain"] + ["eio=%d" % k for k in (range(1, 201) if waste.LONG else (1, 2, 5, 30, 80, 150))]:
+            for io in ("auto", "pread"):
+                with self.subTest(fault=fault, io=io):
+                    r = waste.waste_run(*self.args, "--io", io, env={"LD_PRELOAD": PRELOAD, "WASTE_TEST_PREAD": fault})
+                    self.assertEqual(self.ok(r).json()["ids"], self.want)
 
     def test_a_dead_disk_is_one_line_that_names_file_layer_and_expert(self):
         for io in ("auto", "pread"):
