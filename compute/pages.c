@@ -11,9 +11,12 @@
 static bool make_huge(struct waste_forward *f, uint64_t from, uint64_t end)
 {
     const struct waste_mapping map = {f->env.session, f->env.session->bytes};
+    uint64_t first = from / WASTE_HUGE_PAGE, pages = map.bytes / WASTE_HUGE_PAGE;
 
-    for (uint64_t page = from / WASTE_HUGE_PAGE;
-         page * WASTE_HUGE_PAGE < end && (page + 1) * WASTE_HUGE_PAGE <= map.bytes; page++) {
+    pages = pages * WASTE_HUGE_PAGE < end ? pages : (end + WASTE_HUGE_PAGE - 1) / WASTE_HUGE_PAGE;
+    for (uint64_t page = first; page < pages; page++)
+        waste_segment_touch(&map, page);
+    for (uint64_t page = first; page < pages; page++) {
         if (waste_segment_make_huge(&map, page))
             return false;
         waste_forward_tick(f);

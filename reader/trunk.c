@@ -29,6 +29,7 @@ enum {
     PIECE = 4 << 20, /* bytes of one read */
     TICK_MS = 50,
     CHECK_BUFFER = 4 << 20, /* of a thread that checks */
+    TOUCH = 256,            /* huge pages, before the first of them is made */
 };
 
 /* A run of bytes of trunk.bin that goes to one place. */
@@ -56,6 +57,7 @@ struct load {
     struct piece next;
     uint32_t *missing;   /* [tensor_count] pieces not loaded yet */
     uint32_t next_check; /* piece of trunk.bin */
+    uint64_t touched;    /* huge pages of the segment that have something in them */
     bool *huge;          /* [huge pages of the segment] asked for; NULL: no memory for that */
     uint32_t running;
     bool stop;
@@ -187,6 +189,11 @@ static int read_error(struct load *l, const struct piece *p, int rc)
 static void want_huge(struct load *l, const struct piece *p)
 {
     uint64_t last = (p->data_off + p->bytes - 1) / WASTE_HUGE_PAGE;
+
+    /* the lock is kept: nobody may come to a page that is not touched yet */
+    if (last >= l->touched)
+        for (uint64_t end = last + TOUCH; l->touched < end; l->touched++)
+            waste_segment_touch(&l->map, l->touched);
     for (uint64_t page = p->data_off / WASTE_HUGE_PAGE; page <= last; page++) {
         if (!l->huge || page >= l->map.bytes / WASTE_HUGE_PAGE || l->huge[page])
             continue;

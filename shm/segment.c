@@ -142,14 +142,18 @@ int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct wa
     return 0;
 }
 
+void waste_segment_touch(const struct waste_mapping *map, uint64_t page)
+{
+    if (page < map->bytes / WASTE_HUGE_PAGE)
+        (void)*((volatile char *)map->base + page * WASTE_HUGE_PAGE);
+}
+
 int waste_segment_make_huge(const struct waste_mapping *map, uint64_t page)
 {
     char *start = (char *)map->base + page * WASTE_HUGE_PAGE;
 
     if (page >= map->bytes / WASTE_HUGE_PAGE || (uintptr_t)start % WASTE_HUGE_PAGE)
         return -EINVAL;
-    /* the kernel makes nothing of a hole: one small page has to be there */
-    (void)*(volatile char *)start;
     return madvise(start, WASTE_HUGE_PAGE, MADV_COLLAPSE) < 0 ? -errno : 0;
 }
 

@@ -46,10 +46,15 @@ int waste_segment_map(int fd, enum waste_segment_id id, bool writable, struct wa
 /*
  * Puts huge page number `page` of the mapping (WASTE_HUGE_PAGE bytes each, whole ones only) into
  * one huge page, whatever the system's default for shared memory is; what it holds stays. For every
- * mapping of the segment, also later ones. 0; -EINVAL: not whole, or this kernel cannot (before
- * Linux 6.1); -ENOMEM, -EAGAIN: no huge page to be had now. Large trunk and session mappings start
- * on huge pages.
+ * mapping of the segment, also later ones. 0; -EINVAL: not whole, nothing in it, or this kernel
+ * cannot (before Linux 6.1); -ENOMEM, -EAGAIN: no huge page to be had now. Large trunk and session
+ * mappings start on huge pages.
+ *
+ * The kernel makes nothing of a hole: waste_segment_touch sees to it that something is there. Touch
+ * many before the first is made: it waits for what any CPU has newly touched, 2 to 10 ms, where
+ * a page takes 0.1 to 0.2.
  */
+void waste_segment_touch(const struct waste_mapping *map, uint64_t page);
 int waste_segment_make_huge(const struct waste_mapping *map, uint64_t page);
 
 void waste_segment_unmap(struct waste_mapping *map); /* zeroes *map; a zero map is fine */

@@ -178,11 +178,16 @@ static void a_huge_page_keeps_what_it_holds(void **state)
     assert_int_equal((uintptr_t)m.base % WASTE_HUGE_PAGE, 0);
     memset(at + WASTE_HUGE_PAGE + 4096, 7, 3 * 4096);
     int err = waste_segment_make_huge(&m, 1);
-    if (err == 0)
+    waste_segment_touch(&m, 3); /* else it were a hole */
+    if (err == 0) {
         assert_int_equal(waste_segment_make_huge(&m, 1), 0); /* again is fine */
+        assert_int_equal(waste_segment_make_huge(&m, 3), 0);
+    }
     for (size_t i = 0; i < WASTE_HUGE_PAGE; i++)
         assert_int_equal(at[WASTE_HUGE_PAGE + i], i >= 4096 && i < 4 * 4096 ? 7 : 0);
-    assert_int_equal(waste_segment_make_huge(&m, 5), -EINVAL); /* not a whole one */
+    waste_segment_touch(&m, 5); /* not a whole one */
+    waste_segment_touch(&m, UINT64_MAX);
+    assert_int_equal(waste_segment_make_huge(&m, 5), -EINVAL);
     assert_int_equal(waste_segment_make_huge(&m, UINT64_MAX), -EINVAL);
     reader = map(fd, WASTE_SEG_TRUNK, false);
     assert_int_equal(((char *)reader.base)[WASTE_HUGE_PAGE + 2 * 4096], 7);
