@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "cli/view.h"
 #include "options/units.h"
+#include "shm/segment.h"
 
 static void print_process(const char *name, const struct waste_view_process *p)
 {
@@ -125,6 +126,23 @@ static void print_rates(const struct waste_view *v)
     putchar('\n');
 }
 
+/* Small trunks do not ask for any. */
+static void print_huge(const struct waste_view *v)
+{
+    uint64_t loaded = v->counter[WASTE_C_TRUNK_LOADED], huge = v->counter[WASTE_C_TRUNK_HUGE];
+    char part[24], whole[24];
+
+    if (loaded < WASTE_SEGMENT_LARGE)
+        return;
+    if (huge == 0)
+        puts("  huge pages   none: this machine grants none to the trunk, and its products take "
+             "longer");
+    else
+        printf("  huge pages   %s of the trunk's %s\n",
+               waste_units_format_size(huge, part, sizeof(part)),
+               waste_units_format_size(loaded, whole, sizeof(whole)));
+}
+
 static void print_counters(const struct waste_view *v)
 {
     const struct waste_control *c = v->of->shm.control;
@@ -133,6 +151,7 @@ static void print_counters(const struct waste_view *v)
     for (uint32_t i = 0; i < v->drives; i++)
         print_drive(&v->drive[i]);
     waste_io_view_cache_print(c);
+    print_huge(v);
     waste_io_view_router_print(c);
     print_rates(v);
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++)

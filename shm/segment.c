@@ -15,8 +15,6 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-enum { LARGE_BYTES = 8 << 20 }; /* from here on huge pages are worth asking for */
-
 const char *const waste_segment_name[WASTE_SEG_COUNT] = {
     [WASTE_SEG_CONTROL] = "control",
     [WASTE_SEG_TRUNK] = "trunk",
@@ -70,7 +68,7 @@ int waste_segment_open_readonly(int fd, int *out_fd)
 
 static bool wants_huge(enum waste_segment_id id, size_t bytes)
 {
-    return (id == WASTE_SEG_TRUNK || id == WASTE_SEG_SESSION) && bytes >= LARGE_BYTES;
+    return (id == WASTE_SEG_TRUNK || id == WASTE_SEG_SESSION) && bytes >= WASTE_SEGMENT_LARGE;
 }
 
 /* Advice only: a kernel that refuses it gives the same memory with other costs. */

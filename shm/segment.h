@@ -25,7 +25,10 @@ enum {
 
 extern const char *const waste_segment_name[WASTE_SEG_COUNT];
 
-enum { WASTE_HUGE_PAGE = 2 << 20 };
+enum {
+    WASTE_HUGE_PAGE = 2 << 20,
+    WASTE_SEGMENT_LARGE = 8 << 20, /* from here on huge pages are worth asking for */
+};
 
 struct waste_mapping {
     void *base;

@@ -1,5 +1,6 @@
 """What a running pipeline shows: stats, Prometheus' format, top on a terminal; and that looking costs it nothing it could feel."""
 import collections
+import ctypes
 import fcntl
 import os
 import pty
@@ -82,9 +83,9 @@ def check_family(name, f):
 
 
 class Watch(waste.Test):
-    def start(self, *options, n=30000, model=waste.DEMO):
+    def start(self, *options, n=30000, model=waste.DEMO, **kw):
         self.p = waste.start("run", model, "--ids", waste.ids_of(waste.genesis()), "-n", n, "--temp", "0.7", "--seed", 11,
-                             "--ignore-eos", "-q", *options)
+                             "--ignore-eos", "-q", *options, **kw)
         drain = threading.Thread(target=lambda: collections.deque(self.p.stdout, 0), daemon=True)
         drain.start()
         self.addCleanup(self.end)
@@ -110,6 +111,21 @@ class Watch(waste.Test):
         return self.ok(waste.ask(*args, pid=self.p.pid))
 
     # ---- stats ----
+
+    def test_whether_the_trunk_has_huge_pages(self):
+        def note():
+            counters = self.look("stats", "--json").json()["counters"]
+            line = next(l for l in self.look("stats").out.decode().splitlines() if l.startswith("  huge pages"))
+            return counters["trunk_huge_bytes"], line
+        self.assertGreater(self.plan(waste.DEMO)["trunk_bytes"], 8 << 20)
+        self.start()
+        huge, line = note()
+        self.assertEqual(huge == 0, "none" in line, line)
+        self.end()
+        self.start(preexec_fn=lambda: ctypes.CDLL(None).prctl(41, 1, 0, 0, 0))  # PR_SET_THP_DISABLE
+        huge, line = note()
+        self.assertEqual(huge, 0)
+        self.assertIn("none", line)
 
     def test_prometheus_keeps_the_format_and_says_what_stats_says(self):
         self.run_small()
