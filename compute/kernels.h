@@ -153,7 +153,7 @@ struct waste_kernels {
     void (*sigmoid)(float *y, const float *x, uint32_t n);
 
     /* Causal depthwise convolution of width w and SiLU: history [w-1][stride] oldest first, weight
-     * [n][w]. y[n]. */
+     * [n][w]. y[n], which may be x. A channel's result does not depend on n. */
     void (*conv_silu)(float *y, const float *x, const float *history, const float *weight,
                       uint32_t n, uint32_t stride, uint32_t width);
 

@@ -30,6 +30,8 @@ enum {
     MIX_UNIT = TERMS * MIX_STEP, /* rows */
     MIX_ROWS = 4 * MIX_UNIT,
     MIX_HEADS = 32,
+    MIX_HEIGHT = 8,  /* heads of a register tile ... */
+    MIX_WIDTH = 2,   /* ... and vectors of columns */
     SAMPLE_ROWS = 8, /* for the size of all */
 };
 
@@ -263,83 +265,69 @@ static void mix_prepare(struct mix_weights *w, const float *p, uint32_t p_stride
         }
         w->own[h] = v_sum(own);
     }
-    for (uint32_t h = heads; h % 4; h++) /* as many as a register tile has */
+    for (uint32_t h = heads; h % MIX_HEIGHT; h++) /* as many as a register tile has */
         memset(w->p + h * MIX_ROWS, 0, MIX_ROWS * sizeof *w->p);
 }
 
-/* What pairs leave of the rows' own products, in V_TILE vectors of columns. */
-static inline void mix_own(vf own[V_TILE], const float *rows, size_t stride, uint32_t n)
+static inline void load_columns(vf out[MIX_WIDTH], const float *row)
 {
-    for (uint32_t v = 0; v < V_TILE; v++)
-        own[v] = v_zero();
-    for (uint32_t t = 0; t + MIX_UNIT <= n; t += MIX_UNIT)
-        for (uint32_t j = 0; j < MIX_STEP; j++) {
-            const float *r = rows + (t + j) * stride;
-            for (uint32_t v = 0; v < V_TILE; v++, r += V_LANES) {
-                own[v] = v_fma(v_load(r), v_load(r + 8 * stride), own[v]);
-                own[v] = v_fnma(v_load(r + 24 * stride), v_load(r + 32 * stride), own[v]);
-            }
-        }
-}
-
-static inline void load_columns(vf out[V_TILE], const float *row)
-{
-    for (uint32_t v = 0; v < V_TILE; v++)
+    for (uint32_t v = 0; v < MIX_WIDTH; v++)
         out[v] = v_load(row + v * V_LANES);
 }
 
-/* 4 heads x V_TILE vectors of columns. */
+/*
+ * MIX_HEIGHT heads x MIX_WIDTH vectors of columns. row_own: what pairs leave of the rows' own
+ * products, in these columns; the first tile (constant) finds it.
+ */
 WASTE_INLINE void adders_mix_tile(float *o, uint32_t o_stride, const float *p, const float *own,
                                   const float *factor, uint32_t heads, const float *rows,
-                                  size_t stride, uint32_t n, const vf row_own[V_TILE])
+                                  size_t stride, uint32_t n, vf row_own[MIX_WIDTH], bool first)
 {
-    vf sum[4][V_TILE], a[V_TILE], b[V_TILE];
+    vf sum[MIX_HEIGHT][MIX_WIDTH], a[MIX_WIDTH], b[MIX_WIDTH], c[MIX_WIDTH];
     uint32_t t = 0;
-    for (uint32_t h = 0; h < 4; h++)
-        for (uint32_t v = 0; v < V_TILE; v++)
+    for (uint32_t h = 0; h < MIX_HEIGHT; h++)
+        for (uint32_t v = 0; v < MIX_WIDTH; v++)
             sum[h][v] = v_zero();
+    for (uint32_t v = 0; first && v < MIX_WIDTH; v++)
+        row_own[v] = v_zero();
 #define WEIGHT(row) v_load1(p + h * MIX_ROWS + t + (row))
     for (; t + MIX_UNIT <= n; t += MIX_STEP * 5)
         for (uint32_t end = t + MIX_STEP; t < end; t++) {
             const float *r = rows + t * stride;
             load_columns(a, r);
             load_columns(b, r + 8 * stride);
-            for (uint32_t h = 0; h < 4; h++) {
-                vf x = WEIGHT(0), y = WEIGHT(8);
-                for (uint32_t v = 0; v < V_TILE; v++)
-                    sum[h][v] = add_pair(sum[h][v], x, y, a[v], b[v]);
-            }
-            load_columns(a, r + 16 * stride);
-            for (uint32_t h = 0; h < 4; h++) {
-                vf x = WEIGHT(16);
-                for (uint32_t v = 0; v < V_TILE; v++)
-                    sum[h][v] = v_fma(x, a[v], sum[h][v]);
+            load_columns(c, r + 16 * stride);
+            for (uint32_t v = 0; first && v < MIX_WIDTH; v++)
+                row_own[v] = v_fma(a[v], b[v], row_own[v]);
+#pragma GCC unroll 8
+            for (uint32_t h = 0; h < MIX_HEIGHT; h++) {
+                vf x = WEIGHT(0), y = WEIGHT(8), z = WEIGHT(16);
+                for (uint32_t v = 0; v < MIX_WIDTH; v++)
+                    sum[h][v] = v_fma(z, c[v], add_pair(sum[h][v], x, y, a[v], b[v]));
             }
             load_columns(a, r + 24 * stride);
             load_columns(b, r + 32 * stride);
-            for (uint32_t h = 0; h < 4; h++) {
-                vf x = WEIGHT(24), y = WEIGHT(32);
-                for (uint32_t v = 0; v < V_TILE; v++)
-                    sum[h][v] = add_turned_pair(sum[h][v], x, y, a[v], b[v]);
-            }
-            load_columns(a, r + 40 * stride);
-            for (uint32_t h = 0; h < 4; h++) {
-                vf x = WEIGHT(40);
-                for (uint32_t v = 0; v < V_TILE; v++)
-                    sum[h][v] = v_fma(x, a[v], sum[h][v]);
+            load_columns(c, r + 40 * stride);
+            for (uint32_t v = 0; first && v < MIX_WIDTH; v++)
+                row_own[v] = v_fnma(a[v], b[v], row_own[v]);
+#pragma GCC unroll 8
+            for (uint32_t h = 0; h < MIX_HEIGHT; h++) {
+                vf x = WEIGHT(24), y = WEIGHT(32), z = WEIGHT(40);
+                for (uint32_t v = 0; v < MIX_WIDTH; v++)
+                    sum[h][v] = v_fma(z, c[v], add_turned_pair(sum[h][v], x, y, a[v], b[v]));
             }
         }
     for (; t < n; t++) {
         load_columns(a, rows + t * stride);
-        for (uint32_t h = 0; h < 4; h++) {
-            vf x = WEIGHT(0);
-            for (uint32_t v = 0; v < V_TILE; v++)
-                sum[h][v] = v_fma(x, a[v], sum[h][v]);
-        }
+#pragma GCC unroll 8
+        for (uint32_t h = 0; h < MIX_HEIGHT; h++)
+            for (uint32_t v = 0; v < MIX_WIDTH; v++)
+                sum[h][v] = v_fma(WEIGHT(0), a[v], sum[h][v]);
     }
 #undef WEIGHT
-    for (uint32_t h = 0; h < 4; h++)
-        for (uint32_t v = 0; v < V_TILE; v++)
+#pragma GCC unroll 8
+    for (uint32_t h = 0; h < MIX_HEIGHT; h++)
+        for (uint32_t v = 0; v < MIX_WIDTH; v++)
             if (h < heads) {
                 float *to = o + (size_t)h * o_stride + v * V_LANES;
                 vf rest = v_sub(v_sub(sum[h][v], row_own[v]), v_load1(own + h));
@@ -354,12 +342,13 @@ static void adders_mix_block(float *o, uint32_t o_stride, const float *p, uint32
 {
     struct mix_weights w;
     mix_prepare(&w, p, p_stride, heads, n, row_squares);
-    for (uint32_t d = 0; d < cols; d += V_TILE * V_LANES) {
-        vf row_own[V_TILE];
-        mix_own(row_own, rows + d, row_stride, n);
-        for (uint32_t h = 0; h < heads; h += 4)
+    for (uint32_t d = 0; d < cols; d += MIX_WIDTH * V_LANES) {
+        vf row_own[MIX_WIDTH];
+        adders_mix_tile(o + d, o_stride, w.p, w.own, w.factor, heads, rows + d, row_stride, n,
+                        row_own, true);
+        for (uint32_t h = MIX_HEIGHT; h < heads; h += MIX_HEIGHT)
             adders_mix_tile(o + (size_t)h * o_stride + d, o_stride, w.p + h * MIX_ROWS, w.own + h,
-                            w.factor + h, heads - h, rows + d, row_stride, n, row_own);
+                            w.factor + h, heads - h, rows + d, row_stride, n, row_own, false);
     }
 }
 
@@ -367,7 +356,7 @@ static void adders_mla_mix(float *o, uint32_t o_stride, const float *p, uint32_t
                            uint32_t heads, const float *rows, uint32_t dim, uint32_t row_stride,
                            uint32_t n)
 {
-    uint32_t cols = dim / (V_TILE * V_LANES) * (V_TILE * V_LANES);
+    uint32_t cols = dim / (MIX_WIDTH * V_LANES) * (MIX_WIDTH * V_LANES);
     for (uint32_t t = 0; cols && t < n; t += MIX_ROWS) {
         uint32_t count = n - t < MIX_ROWS ? n - t : MIX_ROWS;
         const float *from = rows + (size_t)t * row_stride;

@@ -158,7 +158,12 @@ static float softmax_part(float *x, uint32_t n, float *max)
     float largest = v_largest(top);
     for (uint32_t j = i; j < n; j++)
         largest = x[j] > largest ? x[j] : largest;
-    for (i = 0; i < n; i += V_LANES) {
+    for (i = 0; i + V_LANES <= n; i += V_LANES) {
+        vf e = exp_of(v_sub(v_load(x + i), v_set1(largest)));
+        v_store(x + i, e);
+        sum = v_add(sum, e);
+    }
+    if (i < n) {
         uint32_t m = v_part(n, i);
         v_store_n(x + i, exp_of(v_sub(v_load_n(x + i, m), v_set1(largest))), m);
         sum = v_add(sum, v_load_n(x + i, m));

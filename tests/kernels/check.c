@@ -409,6 +409,12 @@ static void check_conv(uint32_t n, uint32_t width)
     kernels.conv_silu(y, x, history, weight, n, stride, width);
     reference.conv_silu(c, x, history, weight, n, stride, width);
     check("conv_silu", y, c, want, size, n, 1e-6);
+    uint32_t cut = test_below(n + 1); /* in place, and in two parts: the same bits */
+    kernels.conv_silu(x, x, history, weight, cut, stride, width);
+    kernels.conv_silu(x + cut, x + cut, history + cut, weight + (size_t)cut * width, n - cut,
+                      stride, width);
+    if (memcmp(x, y, n * sizeof *x) != 0)
+        fail("conv_silu", "depends on where it is written or divided", cut, 0);
 }
 
 static void check_kda(uint32_t dim, bool in_place, size_t align)
