@@ -15,8 +15,9 @@
 #include "compute/forward_int.h"
 
 enum {
-    TASKS_EACH = 2,  /* scores tasks a worker, where heads can be divided */
-    SAMPLE_ROWS = 8, /* for the size of all */
+    TASKS_EACH = 2,         /* scores tasks a worker, where heads can be divided */
+    SAMPLE_ROWS = 8,        /* for the size of all */
+    FETCH_BYTES = 16 << 10, /* what a product does not fetch early itself: its beginning */
 };
 
 /* Floats of a row of the cache, and of an absorbed query. */
@@ -179,9 +180,15 @@ static void attend_block(struct waste_forward *f, struct waste_worker *wk, uint3
     f->k->mla_scores(wk->score, WASTE_MLA_CHUNK,
                      wk->queries + h0 / WASTE_TILE * waste_mla_query_floats(width), count, rows,
                      width, width, n);
-    for (uint32_t h = 0; h < count; h++)
+    for (uint32_t h = 0; h < count; h++) {
+        /* what mixing begins with was last touched a token ago: it comes meanwhile */
+        for (uint32_t d = 0; first && d < c->kv_lora; d += WASTE_LINE_FLOATS)
+            __builtin_prefetch(mixed + (size_t)h * c->kv_lora + d, 1, 2);
         waste_mla_softmax(f, wk->score + h * WASTE_MLA_CHUNK, n, &f->part_max[at + h],
                           &f->part_sum[at + h], mixed + (size_t)h * c->kv_lora, c->kv_lora, first);
+    }
+    if (first)
+        memset(mixed, 0, (size_t)count * c->kv_lora * sizeof *mixed);
     f->k->mla_mix(mixed, c->kv_lora, wk->score, WASTE_MLA_CHUNK, count, rows, c->kv_lora, width, n);
 }
 
@@ -197,7 +204,6 @@ static void attend(struct waste_forward *f, struct waste_worker *wk, uint32_t se
     uint32_t blocks = blocks_of(length);
     size_t at = (size_t)segment * c->mla_heads + h0;
 
-    memset(f->part + at * c->kv_lora, 0, (size_t)count * c->kv_lora * sizeof *f->part);
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t t0 = (u0 + block_start(length, blocks, b)) * WASTE_MLA_UNIT;
         uint32_t t1 = (u0 + block_start(length, blocks, b + 1)) * WASTE_MLA_UNIT;
@@ -248,6 +254,9 @@ static void join_segments(const struct waste_forward *f, float *latent, uint32_t
     memset(latent, 0, c->kv_lora * sizeof *latent);
     for (uint32_t i = 0; i < count; i++) {
         size_t at = (size_t)i * c->mla_heads + head;
+        const float *next = f->part + (at + c->mla_heads) * c->kv_lora;
+        for (uint32_t d = 0; i + 1 < count && d < c->kv_lora; d += WASTE_LINE_FLOATS)
+            __builtin_prefetch(next + d, 0, 2);
         f->k->axpy(latent, expf(f->part_max[at] - max) / sum, f->part + at * c->kv_lora,
                    c->kv_lora);
     }
@@ -264,6 +273,8 @@ static void values(void *arg, uint32_t worker)
     while (waste_team_claim(f->team, worker, &head)) {
         uint32_t r0 = head * (c->nope_dim + c->v_dim) + c->nope_dim;
         float *out = f->att + (size_t)head * c->v_dim;
+        for (uint64_t b = 0; b < FETCH_BYTES && b < c->v_dim * kv_b->row_bytes; b += 64)
+            __builtin_prefetch(kv_b->data + r0 * kv_b->row_bytes + b, 0, 2);
         join_segments(f, wk->head, head);
         f->k->prepare(wk->xp, wk->head, c->kv_lora);
         f->k->matvec[kv_b->fmt](f->kv_b, kv_b, wk->head, wk->xp, r0, r0 + c->v_dim);
@@ -290,9 +301,9 @@ int waste_mla(struct waste_forward *f)
     if (f->bad)
         return waste_forward_bad_input(f);
     waste_residual_advance(f);
-    waste_forward_run(f, WASTE_PHASE_ATTENTION, queries, 1 + heads);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, queries, 1 + heads);
     waste_forward_run_single(f, WASTE_PHASE_ATTENTION, scores, segments(f) * head_groups(f));
-    waste_forward_run(f, WASTE_PHASE_ATTENTION, values, heads);
+    waste_forward_run(f, WASTE_PHASE_TRUNK, values, heads);
     waste_attention_out(f, &m[WASTE_T_MLA_O]);
     return 0;
 }
