@@ -74,7 +74,7 @@ static void layout_attention(struct waste_forward *f, struct waste_arena *a, uin
     f->b = waste_arena_floats(a, c->kda_heads);
     f->decay = waste_arena_floats(a, kda);
     f->gate = waste_arena_floats(a, kda > mla_v ? kda : mla_v);
-    f->zero = waste_arena_floats(a, (size_t)max_u32(c->kda_dim, c->conv_width) * c->kda_dim);
+    f->zero = waste_arena_floats(a, (size_t)max_u32(c->kda_dim, c->kda_heads) * c->kda_dim);
     f->att = waste_arena_floats(a, kda > mla_v ? kda : mla_v);
     f->att_out = waste_arena_floats(a, c->hidden);
     if (!c->mla_layers)

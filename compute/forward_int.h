@@ -23,6 +23,7 @@ enum {
     WASTE_TASK_BYTES = 64 << 10,      /* weights a task of a trunk product streams, about */
     WASTE_TASK_RUN = 16,              /* neighbouring tasks one claim may take */
     WASTE_MAX_PRODUCTS = 8,
+    WASTE_LINE_FLOATS = 16, /* of a cache line */
 };
 
 /* Where a step's time goes; each has a counter. */
@@ -47,7 +48,7 @@ struct waste_worker {
     float *norm;     /* [max(hidden, q_lora, expert_width)] the same, normed */
     float *key;      /* [hidden] */
     float *xp, *xp2; /* prepared activations */
-    float *head;     /* KDA: q, k, v [3][dim]; MLA: [kv_lora] */
+    float *head;     /* KDA in chunks: q, k, v [3][dim]; MLA: [kv_lora] */
     float *score;    /* [max(MLA_HEADS * MLA_CHUNK, res blocks + 1)] */
     float *queries;  /* MLA: absorbed, as the kernels want them */
     float *slice;    /* [4][rows of a down slice, or of a sum task] */
@@ -102,12 +103,13 @@ struct waste_forward {
     uint32_t product_count, product_tasks;
 
     /* attention */
-    float *q, *kk, *v;    /* KDA [heads * dim] before the convolution; q also MLA's queries */
-    float *f_a, *b, *g_a; /* KDA [dim], [heads], [dim] */
-    float *decay, *gate;  /* KDA [heads * dim]; gate also MLA's [heads * v_dim] */
-    float *zero;          /* KDA: state and history before the first token */
-    float *q_a, *kv_a;    /* MLA [q_lora], [kv_lora + rope_dim] */
-    float *absorbed;      /* MLA [heads][kv_lora + rope_dim] */
+    float *q, *kk, *v;              /* KDA [heads * dim]; q also MLA's queries */
+    float *f_a, *b, *g_a;           /* KDA [dim], [heads], [dim] */
+    _Atomic uint32_t low_rank_left; /* tasks of f_a and g_a not done */
+    float *decay, *gate;            /* KDA [heads * dim]; gate also MLA's [heads * v_dim] */
+    float *zero;                    /* KDA: a head's state, and history, before the first token */
+    float *q_a, *kv_a;              /* MLA [q_lora], [kv_lora + rope_dim] */
+    float *absorbed;                /* MLA [heads][kv_lora + rope_dim] */
     float *part, *part_max, *part_sum; /* MLA [segments][heads]([kv_lora]) */
     float *kv_b;                       /* MLA [heads * (nope_dim + v_dim)] */
     float *att;                        /* [heads * dim or v_dim], what o_proj reads */
@@ -183,7 +185,12 @@ void waste_products_begin(struct waste_forward *f);
 void waste_products_add(struct waste_forward *f, const struct waste_matrix *w, float *y);
 void waste_products_add_glu(struct waste_forward *f, const struct waste_matrix *gate,
                             const struct waste_matrix *up);
-/* Runs task `task`; returns the product it belongs to, its rows in *r0, *r1. */
+/* The product that task `task` belongs to, and its rows. */
+const struct waste_product *waste_products_find(const struct waste_forward *f, uint32_t task,
+                                                uint32_t *r0, uint32_t *r1);
+void waste_products_rows(const struct waste_forward *f, const struct waste_product *p,
+                         const float *x, const float *xp, uint32_t r0, uint32_t r1);
+/* Both; returns the product's number. */
 uint32_t waste_products_task(struct waste_forward *f, const float *x, const float *xp,
                              uint32_t task, uint32_t *r0, uint32_t *r1);
 /* Phase function: what f->input makes of the residual stream, times the products. */

@@ -38,8 +38,8 @@ void waste_products_add_glu(struct waste_forward *f, const struct waste_matrix *
                .w = gate, .up = up, .y = f->ffn_gate, .up_y = f->ffn_up, .h = f->ffn_h});
 }
 
-uint32_t waste_products_task(struct waste_forward *f, const float *x, const float *xp,
-                             uint32_t task, uint32_t *r0, uint32_t *r1)
+const struct waste_product *waste_products_find(const struct waste_forward *f, uint32_t task,
+                                                uint32_t *r0, uint32_t *r1)
 {
     const struct waste_product *p = f->product;
 
@@ -47,11 +47,25 @@ uint32_t waste_products_task(struct waste_forward *f, const float *x, const floa
         task -= p++->tasks;
     *r0 = task * p->task_rows;
     *r1 = *r0 + p->task_rows < p->w->rows ? *r0 + p->task_rows : p->w->rows;
-    f->k->matvec[p->w->fmt](p->y, p->w, x, xp, *r0, *r1);
+    return p;
+}
+
+void waste_products_rows(const struct waste_forward *f, const struct waste_product *p,
+                         const float *x, const float *xp, uint32_t r0, uint32_t r1)
+{
+    f->k->matvec[p->w->fmt](p->y, p->w, x, xp, r0, r1);
     if (p->up) {
-        f->k->matvec[p->up->fmt](p->up_y, p->up, x, xp, *r0, *r1);
-        f->k->glu(p->h + *r0, p->y + *r0, p->up_y + *r0, *r1 - *r0, &f->act);
+        f->k->matvec[p->up->fmt](p->up_y, p->up, x, xp, r0, r1);
+        f->k->glu(p->h + r0, p->y + r0, p->up_y + r0, r1 - r0, &f->act);
     }
+}
+
+uint32_t waste_products_task(struct waste_forward *f, const float *x, const float *xp,
+                             uint32_t task, uint32_t *r0, uint32_t *r1)
+{
+    const struct waste_product *p = waste_products_find(f, task, r0, r1);
+
+    waste_products_rows(f, p, x, xp, *r0, *r1);
     return (uint32_t)(p - f->product);
 }
 
