@@ -128,9 +128,11 @@ static int exchange(struct waste_attached *a, const char *command, int seconds, 
     if (rc != 0)
         return waste_error_set(err, 1, "waste-run %d does not answer: %s", a->pid,
                                rc == -EAGAIN ? "it may be stopped" : strerror(-rc));
-    if (strncmp(text, "ok", 2) != 0)
-        return waste_error_set(err, 1, "%s", strncmp(text, "error ", 6) == 0 ? text + 6 : text);
-    return 0;
+    if (strncmp(text, "ok", 2) == 0)
+        return 0;
+    if (strncmp(text, "wrong ", 6) == 0)
+        return waste_error_set(err, 2, "%s", text + 6);
+    return waste_error_set(err, 1, "%s", strncmp(text, "error ", 6) == 0 ? text + 6 : text);
 }
 
 static int pick(uint32_t *pid, struct waste_error *err)

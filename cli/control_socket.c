@@ -159,11 +159,12 @@ static void answer(struct client *c, int send_fd, const char *text)
         drop(c);
 }
 
-static void answer_error(struct client *c, const struct waste_error *err)
+/* `what`: "error", or "wrong" of a command that asks for what cannot be. */
+static void answer_error(struct client *c, const char *what, const struct waste_error *err)
 {
     char text[sizeof(err->text) + 16];
 
-    snprintf(text, sizeof(text), "error %s", err->text);
+    snprintf(text, sizeof(text), "%s %s", what, err->text);
     c->waiting = 0;
     answer(c, -1, text);
 }
@@ -182,9 +183,9 @@ static void do_restart(struct waste_control_socket *cs, struct client *c, const 
     }
     if (mask == 0) {
         waste_error_set(&err, 0, "there is no stage '%.40s'", name);
-        answer_error(c, &err);
+        answer_error(c, "wrong", &err);
     } else if (waste_supervisor_ask_restart(cs->s, mask, &err) != 0) {
-        answer_error(c, &err);
+        answer_error(c, "error", &err);
     } else {
         c->waiting = mask; /* answered by check_waiting */
     }
@@ -201,7 +202,7 @@ static void do_budget(struct waste_control_socket *cs, struct client *c, const c
     if (waste_units_parse_u64(number, &bytes) != 0) {
         answer(c, -1, "error budget is no number of bytes");
     } else if (waste_supervisor_budget(cs->s, bytes, &slots, &total, &err) != 0) {
-        answer_error(c, &err);
+        answer_error(c, "wrong", &err);
     } else {
         snprintf(text, sizeof(text), "ok %u %" PRIu64, slots, total);
         answer(c, -1, text);
@@ -237,7 +238,7 @@ static void check_waiting(struct waste_control_socket *cs, struct client *c)
         int done =
             waste_supervisor_restarted(cs->s, (enum waste_stage_id)i, c->incarnation[i], &err);
         if (done < 0) {
-            answer_error(c, &err);
+            answer_error(c, "error", &err);
             return;
         }
         if (done == 0)

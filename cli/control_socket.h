@@ -1,7 +1,7 @@
 /*
  * The door to a running pipeline: a SOCK_SEQPACKET socket, mode 0600, in a directory of mode 0700.
  * Only the same user (and root) is answered. One message is one command, one message the answer
- * ("ok ..." or "error ..."):
+ * ("ok ...", "error ..." or, for what no pipeline would do, "wrong ..."):
  *
  *     hello              ok MODEL-DIR, with a read-only descriptor of the control segment
  *     restart STAGE|all  ok, once the new process runs
