@@ -6,6 +6,8 @@
  * A worker that wakes too late to claim anything is not waited for, so an overloaded machine costs
  * time slices, not a rendezvous of all threads a phase. What a task computes must depend on its
  * number only, never on who runs it: that is what makes results independent of the thread count.
+ * A task may wait for tasks with lower numbers: they are claimed before it, and a worker runs its
+ * claims in order.
  *
  * Workers spin briefly for the next phase and then sleep on a futex. Nothing is allocated after
  * waste_team_create().
