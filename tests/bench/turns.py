@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""What a second turn, a shared system message and a saved session cost. usage: turns.py WASTE_RUN MODEL [TOKENS]
+"""What a second turn, a shared system message and a saved session cost.
 
-MODEL needs a tokenizer. Ratios of one run count: seconds are this machine's and this moment's.
+    python3 tests/bench/turns.py MODEL [--tokens N] [--saves N]
+
+MODEL needs a tokenizer. Ratios of one run count: seconds are this machine's and this moment's. WASTE_BUILD: the build, else
+build/.
 """
+import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 
-RUN, MODEL = sys.argv[1:3]
-TOKENS = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
+from recovery import RUN
+
 WORDS = "The capital of Italy is Rome. "
 
 
@@ -19,14 +22,14 @@ def waste_run(*args, stdin=""):
     return r.stdout
 
 
-def prompt(tokens):
+def prompt(model, tokens):
     """A text of about so many tokens."""
-    each = len(json.loads(waste_run("tokenize", MODEL, "--raw", "--json", WORDS * 16))["ids"]) / 16
+    each = len(json.loads(waste_run("tokenize", model, "--raw", "--json", WORDS * 16))["ids"]) / 16
     return (WORDS * int(tokens / each)).strip()
 
 
-def chat(lines, *options):
-    events = waste_run("chat", MODEL, "--json", "-q", *options, stdin="".join(l + "\n" for l in lines))
+def chat(model, lines, *options):
+    events = waste_run("chat", model, "--json", "-q", *options, stdin="".join(l + "\n" for l in lines))
     return [e for e in map(json.loads, events.splitlines()) if e["event"] in ("end", "stats")]
 
 
@@ -36,26 +39,40 @@ def show(what, turn, first):
            100 * turn["prefill_seconds"] / first["prefill_seconds"]))
 
 
+def turns(model, text, ctx):
+    first, second, again = chat(model, [text, "Thanks!", "/retry"], *ctx, "-n", 16, "--prefix-cache", "8G")
+    show("first turn", first, first)
+    show("second turn", second, first)
+    show("the second once more (/retry)", again, first)
+    for _ in range(2):
+        shared, = chat(model, ["Hello!"], *ctx, "-n", 16, "--system", text, "--prefix-cache", "8G")
+    show("a system message known already", shared, first)
+
+
+def saves(model, text, ctx, count, file):
+    options = [*ctx, "--ignore-eos", "-n", count]
+    plain, = chat(model, [text], *options)
+    for every in (64, 8, 1):
+        saved, stats = chat(model, [text, "/stats"], *options, "--session", file, "--session-every", every)
+        print("--session-every %-18d %6d saves of %.2f MB: decode at %6.2f %% of the rate without" %
+              (every, stats["counters"]["session_saves"], os.path.getsize(file) / 1e6,
+               100 * saved["tok_per_s"] / plain["tok_per_s"]))
+        os.unlink(file)
+
+
 def main():
-    text = prompt(TOKENS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--tokens", type=int, default=1000, help="of the first turn")
+    parser.add_argument("--saves", type=int, default=400, help="tokens of the replies that are saved; 0: none are")
+    a = parser.parse_args()
+    text, ctx = prompt(a.model, a.tokens), ["--ctx", a.tokens * 2 + 1000]
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
-        ctx = ["--ctx", TOKENS * 2 + 1000, "-n", 16]
-        first, second, again = chat([text, "Thanks!", "/retry"], *ctx, "--prefix-cache", "8G")
-        show("first turn", first, first)
-        show("second turn", second, first)
-        show("the second once more (/retry)", again, first)
-        chat(["Hello!"], *ctx, "--system", text, "--prefix-cache", "8G")
-        shared, = chat(["Hello!"], *ctx, "--system", text, "--prefix-cache", "8G")
-        show("a system message known already", shared, first)
-        file = os.path.join(scratch, "s")
-        plain, = chat([text], *ctx, "--ignore-eos", "-n", 400)
-        for every in (64, 8, 1):
-            saved, stats = chat([text, "/stats"], *ctx, "--ignore-eos", "-n", 400, "--session", file, "--session-every", every)
-            print("--session-every %-18d %6d saves of %.2f MB: decode at %6.2f %% of the rate without" %
-                  (every, stats["counters"]["session_saves"], os.path.getsize(file) / 1e6,
-                   100 * saved["tok_per_s"] / plain["tok_per_s"]))
-            os.unlink(file)
+        turns(a.model, text, ctx)
+        if a.saves:
+            saves(a.model, text, ctx, a.saves, os.path.join(scratch, "s"))
 
 
-main()
+if __name__ == "__main__":
+    main()
