@@ -258,6 +258,7 @@ static void begin(struct waste_forward *f, uint32_t position, uint32_t bank, uin
 static void end(struct waste_forward *f, uint32_t count)
 {
     waste_hint_step(f, count, waste_forward_now_ns() - f->begin_ns);
+    waste_team_share(f->team, waste_hint_reads(f));
     if (waste_ring_used(f->env.shm.demand))
         waste_bell_ring_fd(&f->env.shm.control->reader_bell, f->env.reader_event);
 }

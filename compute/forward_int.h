@@ -204,16 +204,21 @@ int waste_forward_wait(struct waste_forward *f,
  * reads and whether predictions pay. */
 void waste_hint_begin(struct waste_forward *f);
 void waste_hint_step(struct waste_forward *f, uint32_t tokens, int64_t ns);
+/* More than next to nothing was read lately. */
+bool waste_hint_reads(const struct waste_forward *f);
 
 /* hint.c: before a phase: does the router process get x, the input of the layer's attention or else
- * of its FFN? Not where next to nothing is read lately or where steps were seen to take longer with
- * it, and of an attention not where little is waited for experts: the router process may stand on a
- * worker's CPU while it predicts. */
+ * of its dense FFN? Not where next to nothing is read lately or where steps were seen to take
+ * longer with it, and of an attention not where little is waited for experts: the router process
+ * may stand on a worker's CPU while it predicts. */
 void waste_hint_offer(struct waste_forward *f, bool attention);
 /* In the phase, every worker after its waste_residual_input(), whose result is gone then, and
  * before it leaves: who comes first gives the hint, worker 0 if no other came. */
 void waste_hint(struct waste_forward *f, uint32_t worker);
 void waste_hint_close(struct waste_forward *f, uint32_t worker);
+/* Worker 0, between phases, before the first wait for a MoE layer's experts: the same, of the input
+ * of its FFN and what its shared experts made of it (f->ffn_out). */
+void waste_hint_wait(struct waste_forward *f);
 
 /* residual.c: what a half-layer reads: wk->norm and wk->xp = the mix of the residual stream, normed
  * by f->input. Worker 0 sets f->bad. Returns the mix before the norm. */

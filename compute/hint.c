@@ -2,8 +2,10 @@
  * What the router process predicts from: the inputs of half-layers.
  *
  * Waking it must cost next to nothing, or predictions do not pay on a drive that answers in 100 us.
- * So another worker than 0 does that: reader and router stay away from worker 0's CPU, and a
- * wake-up on one's own CPU takes 2 us, on another one 10.
+ * So a MoE layer gives its hint as it begins to wait for experts, when nobody has anything else to
+ * do and the shared experts' part of its output is known. What attention or a dense FFN reads is
+ * given by another worker than 0: reader and router stay away from worker 0's CPU, and a wake-up on
+ * one's own CPU takes 2 us, on another one 10.
  */
 #include <string.h>
 
@@ -33,7 +35,7 @@ void waste_hint_begin(struct waste_forward *f)
     f->moe_layers = waste_model_moe_layers(f->env.shm.model);
 }
 
-static bool is_read_from(const struct waste_forward *f)
+bool waste_hint_reads(const struct waste_forward *f)
 {
     return f->recent_reads >= WORTH_READS;
 }
@@ -65,7 +67,7 @@ void waste_hint_step(struct waste_forward *f, uint32_t tokens, int64_t ns)
     uint64_t now = reads(f);
     float turns = (float)f->moe_layers * (float)tokens;
 
-    if (f->env.shm.control->options.lookahead && is_read_from(f) && is_tried(f) && tokens == 1)
+    if (f->env.shm.control->options.lookahead && waste_hint_reads(f) && is_tried(f) && tokens == 1)
         try_step(f, ns);
     if (f->moe_layers) {
         f->recent_reads += ((float)(now - f->reads_seen) / turns - f->recent_reads) / 8;
@@ -100,7 +102,7 @@ static uint32_t next_moe(const struct waste_forward *f, bool attention)
 
 static bool is_wanted(const struct waste_forward *f, bool attention)
 {
-    return f->env.shm.control->options.lookahead && is_read_from(f) &&
+    return f->env.shm.control->options.lookahead && waste_hint_reads(f) &&
            (!is_tried(f) || waste_trial_on(&f->hint_trial)) && is_worth_it(f, attention);
 }
 
@@ -143,6 +145,21 @@ void waste_hint(struct waste_forward *f, uint32_t worker)
 {
     if ((worker || waste_team_threads(f->team) == 1) && take_hint(f))
         give(f, worker);
+}
+
+void waste_hint_wait(struct waste_forward *f)
+{
+    uint32_t n = f->cfg->hidden;
+    float *running = f->worker[0].norm;
+
+    waste_hint_offer(f, false);
+    if (!take_hint(f))
+        return;
+    memcpy(running, f->running, n * sizeof *running);
+    if (f->cfg->shared_experts)
+        f->k->add(f->running, f->ffn_out, n);
+    give(f, 0);
+    memcpy(f->running, running, n * sizeof *running);
 }
 
 void waste_hint_close(struct waste_forward *f, uint32_t worker)

@@ -50,8 +50,9 @@ struct waste_team {
     uint32_t tasks, run, generation;
     /* set once */
     uint32_t threads;
-    bool spin; /* every worker has a CPU of its own */
-    bool room; /* and there is more than one */
+    bool spin;           /* every worker has a CPU of its own */
+    bool room;           /* and there is more than one */
+    _Atomic bool shared; /* see waste_team_share */
     void (*tick)(void *);
     void *tick_arg;
     cpu_set_t home; /* the caller's affinity before it joined */
@@ -112,10 +113,11 @@ static uint32_t spin_on(struct waste_team *team, uint32_t seen)
             end = now + SPIN_NS;
         if (now >= end)
             return seen;
-        if (!team->spin) {
+        /* relaxed: a hint */
+        if (!team->spin || atomic_load_explicit(&team->shared, memory_order_relaxed))
             sched_yield();
+        if (!team->spin)
             end = now;
-        }
     }
 }
 
@@ -357,6 +359,11 @@ void waste_team_set_tick(struct waste_team *team, void (*tick)(void *), void *ar
 {
     team->tick = tick;
     team->tick_arg = arg;
+}
+
+void waste_team_share(struct waste_team *team, bool shared)
+{
+    atomic_store_explicit(&team->shared, shared, memory_order_relaxed);
 }
 
 uint32_t waste_team_threads(const struct waste_team *team)

@@ -201,6 +201,7 @@ static int run(struct router *r)
         return rc == -ENOMEM ? EXIT_AGAIN : EXIT_CONFIGURATION;
     }
     waste_cpus_leave_first(c->options.threads, c->options.cpus);
+    waste_cpus_prompt();
     waste_confine(WASTE_STAGE_ROUTER, -1, log);
     WASTE_POINT(START_READY);
     set_state(r, WASTE_STAGE_RUNNING);
