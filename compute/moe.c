@@ -304,7 +304,6 @@ static void ffn_input(struct waste_forward *f)
     const struct waste_matrix *m = f->w->m;
     f->input = (struct waste_input){&m[WASTE_T_MLP_RES_NORM], &m[WASTE_T_MLP_RES_PROJ],
                                     &m[WASTE_T_POST_NORM]};
-    waste_hint_offer(f, false);
 }
 
 static void dense_down_phase(void *arg, uint32_t worker)
@@ -327,6 +326,7 @@ int waste_dense(struct waste_forward *f)
     const struct waste_matrix *m = f->w->m;
 
     ffn_input(f);
+    waste_hint_offer(f, false);
     waste_products_begin(f);
     waste_products_add_glu(f, &m[WASTE_T_FFN_GATE], &m[WASTE_T_FFN_UP]);
     waste_forward_run(f, WASTE_PHASE_TRUNK, input_phase, f->product_tasks);
@@ -379,16 +379,17 @@ static void run_batch(struct waste_forward *f, bool shared)
 
 static int run_experts(struct waste_forward *f)
 {
-    bool shared = f->cfg->shared_experts;
     uint32_t count;
     int err = take_experts(f, &count);
 
-    while (!err) {
-        run_batch(f, shared);
-        shared = false;
-        if (!f->experts.missing)
-            break;
+    if (!err)
+        run_batch(f, f->cfg->shared_experts);
+    if (f->experts.missing && !err)
+        waste_hint_wait(f);
+    while (f->experts.missing && !err) {
         err = wait_for_experts(f);
+        if (!err)
+            run_batch(f, false);
     }
     return err;
 }

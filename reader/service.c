@@ -15,6 +15,7 @@
 enum {
     SPIN_NS = 15000,         /* look for results before going to sleep: that costs about as much */
     BEAT_NS = 100000000,     /* sleep at most: the heartbeat */
+    QUICK_NS = 200000,       /* a record is read in less: what a wake-up costs counts */
     UNPIN_POLL_NS = 1000000, /* demand waits for a slot: an unpin rings no bell */
     WARM_READS = 4,          /* in flight at most: demand waits for them */
     PREFETCH_READS = 8,      /* in flight at most; demand that comes has to share the drive */
@@ -327,11 +328,27 @@ static bool take_demand(struct waste_service *s, int *rc)
     return any;
 }
 
+/* Demand is being read. */
+static bool demand_flies(const struct waste_service *s)
+{
+    return s->fetch.demand_reads > 0;
+}
+
+/*
+ * Predictions are taken when no demand is being read: some drives announce what they have done when
+ * nothing is left to do, so demand would be there no sooner than what is read ahead behind it.
+ * Where a record takes long the drive would stand still while the last one is checked.
+ */
+static bool predictions_wait(const struct waste_service *s)
+{
+    return demand_flies(s) && s->cache.foresight.read.value < QUICK_NS;
+}
+
 static bool take_prefetch(struct waste_service *s)
 {
     bool any = false;
     const struct waste_want *want;
-    while ((want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
+    while (!predictions_wait(s) && (want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
         any = true;
         WASTE_POINT(PREFETCH_TAKEN);
         if (waste_cache_check_prefetch(&s->cache, want, waste_want_capacity(s->shm.control)) == 0) {
@@ -380,7 +397,8 @@ static void resize(struct waste_service *s)
 static bool requests_waiting(const struct waste_service *s)
 {
     return (!waste_cache_wanting(&s->cache) && waste_ring_used(s->shm.demand) > 0) ||
-           waste_ring_used(s->shm.prefetch) > 0 || waste_embed_wanted(&s->embed);
+           (!predictions_wait(s) && waste_ring_used(s->shm.prefetch) > 0) ||
+           waste_embed_wanted(&s->embed);
 }
 
 static int64_t sleep_ns(const struct waste_service *s)
@@ -398,7 +416,7 @@ static int64_t sleep_ns(const struct waste_service *s)
 /* While compute waits its CPUs are free; else one of its workers may wait for ours. */
 static uint64_t spin_ns(const struct waste_service *s)
 {
-    return s->fetch.demand_reads > 0 ? SPIN_NS : 0;
+    return demand_flies(s) ? SPIN_NS : 0;
 }
 
 /* Sleeps until a bell rings, a read ends or a pause is over. */

@@ -233,7 +233,7 @@ struct waste_want {
 };
 
 /* From where a layer's experts are predicted, X(ID, json name, help): what the layer before has
- * before its MoE, or, later and more precise, after it. */
+ * before its routed experts, or, later and more precise, after them. */
 #define WASTE_OUTLOOKS(X)                                                                          \
     X(BEFORE, "before_moe", "before the MoE")                                                      \
     X(AFTER, "after_moe", "after the MoE")
@@ -246,7 +246,8 @@ enum waste_outlook { WASTE_OUTLOOKS(WASTE_X) WASTE_OUTLOOK_COUNT };
 struct waste_hidden {
     uint64_t step;
     uint32_t layer;
-    uint32_t attention; /* 1: x is the input of the layer's attention; 0: of its FFN */
+    uint32_t attention; /* 1: x is the input of the layer's attention; 0: of its FFN, and what its
+                           shared experts added, as the next MoE layer's FFN mixes it */
     float x[];          /* [hidden], before the norm */
 };
 

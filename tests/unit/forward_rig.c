@@ -85,7 +85,8 @@ static void load(struct forward_rig *r, uint32_t layer, uint32_t expert)
 static bool serve_demand(struct forward_rig *r)
 {
     const struct waste_want *want = waste_ring_peek(r->shm.demand);
-    if (!want)
+    if (!want || (r->when_waited &&
+                  r->shm.control->stage[WASTE_STAGE_COMPUTE].activity != WASTE_ACT_WAIT_EXPERTS))
         return false;
     if (want->kind == WASTE_WANT_TURNS) {
         waste_ring_release(r->shm.demand);

@@ -32,6 +32,7 @@ struct forward_rig {
                                       newest that count */
     _Atomic uint32_t stall_at;     /* so many loads, and no more until it is 0 again; 0: never */
     _Atomic uint32_t loads;        /* records read */
+    _Atomic bool when_waited;      /* nothing is read before compute waits for it */
     uint64_t seed;
 };
 

@@ -65,6 +65,30 @@ static bool direct_here(void)
     return fd >= 0;
 }
 
+static enum waste_slot_state state_of(const struct reader_rig *r, uint32_t layer, uint32_t expert)
+{
+    uint32_t slot = r->shm.directory[layer * r->model->config.experts + expert];
+    return slot == WASTE_SLOT_NONE ? WASTE_SLOT_EMPTY : waste_slot_state(r->shm.slot[slot].word);
+}
+
+/* Demand is at it for 31 ms, and in vain. */
+static void a_prediction_waits_until_demand_is_not_read_any_more(void **state)
+{
+    (void)state;
+    const uint32_t now[] = {1, 2, 3, 4}, next[] = {5, 6, 7, 8};
+    for (uint32_t m = 0; m < mode_count; m++) {
+        struct reader_rig r;
+        start(&r, 32, modes[m], "eioall=1");
+        rig_demand(&r, 1, now, 4);
+        rig_prefetch(&r, r.step, 2, next, 4);
+        while (waste_ring_used(r.shm.prefetch) > 0)
+            usleep(100);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(state_of(&r, 1, now[i]), WASTE_SLOT_FAILED);
+        stop(&r);
+    }
+}
+
 /* 7 layers, 4 experts each, twice. */
 static void use_some_experts(struct reader_rig *r)
 {
@@ -215,6 +239,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_can_be_mended_is_not_noticed),
+        cmocka_unit_test(a_prediction_waits_until_demand_is_not_read_any_more),
         cmocka_unit_test(any_read_may_fail_once),
         cmocka_unit_test(a_disk_that_is_gone_fails_experts_and_leaves_the_reader),
         cmocka_unit_test(a_polite_stop_leaves_no_read_in_flight),
