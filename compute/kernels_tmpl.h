@@ -404,7 +404,7 @@ WASTE_INLINE void matvec_any(float *y, const struct waste_matrix *w, const float
 WASTE_INLINE void axpy_rows_any(float *y, const struct waste_matrix *w, const float *a, uint32_t r0,
                                 uint32_t n, struct unpacking u)
 {
-    enum { TILE = 8, ROWS_AHEAD = 16 };
+    enum { TILE = 8, ROWS_AHEAD = 64 };
     for (uint32_t g = 0; g < w->groups; g++) {
         float sum[WASTE_GROUP];
         uint32_t c0 = g * WASTE_GROUP, m = w->cols - c0 < WASTE_GROUP ? w->cols - c0 : WASTE_GROUP;
