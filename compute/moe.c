@@ -269,7 +269,8 @@ static void choose(struct waste_forward *f)
     waste_experts_demand(e, c->top_k);
 }
 
-/* What the experts read: worker 0's business, who always takes part. */
+/* What the shared experts read, and without a latent the others: worker 0's business, who always
+ * takes part. */
 static void share_input(struct waste_forward *f)
 {
     if (f->w->layer->is_moe)

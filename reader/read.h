@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Up to `bytes` from `off` on, through EINTR, short reads and a passing EAGAIN or EIO: fewer only at the end
- * of the file. The count, or -errno. Any thread. */
+/* Up to `bytes` from `off` on, through EINTR, short reads and a passing EAGAIN or EIO: fewer only
+ * at the end of the file. The count, or -errno. Any thread. */
 ssize_t waste_read_at(int fd, void *to, size_t bytes, uint64_t off);
 
 #endif
