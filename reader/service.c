@@ -328,6 +328,12 @@ static bool take_demand(struct waste_service *s, int *rc)
     return any;
 }
 
+/* Demand that could be taken now. */
+static bool demand_waits(const struct waste_service *s)
+{
+    return !waste_cache_wanting(&s->cache) && waste_ring_used(s->shm.demand) > 0;
+}
+
 /* Demand is being read. */
 static bool demand_flies(const struct waste_service *s)
 {
@@ -348,7 +354,9 @@ static bool take_prefetch(struct waste_service *s)
 {
     bool any = false;
     const struct waste_want *want;
-    while (!predictions_wait(s) && (want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING))) {
+    /* a demand record may have come since take_demand: what was posted behind it stays behind it */
+    while (!predictions_wait(s) && (want = peek(s, s->shm.prefetch, WASTE_PREFETCH_RING)) &&
+           !demand_waits(s)) {
         any = true;
         WASTE_POINT(PREFETCH_TAKEN);
         if (waste_cache_check_prefetch(&s->cache, want, waste_want_capacity(s->shm.control)) == 0) {
@@ -396,8 +404,7 @@ static void resize(struct waste_service *s)
 
 static bool requests_waiting(const struct waste_service *s)
 {
-    return (!waste_cache_wanting(&s->cache) && waste_ring_used(s->shm.demand) > 0) ||
-           (!predictions_wait(s) && waste_ring_used(s->shm.prefetch) > 0) ||
+    return demand_waits(s) || (!predictions_wait(s) && waste_ring_used(s->shm.prefetch) > 0) ||
            waste_embed_wanted(&s->embed);
 }
 
