@@ -35,12 +35,15 @@ static void *work(void *arg)
     pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
     sem_post(&p->begun);
     for (uint32_t i = 0; i < p->slots; i++) {
+        uint32_t upto;
         /* relaxed, both: a number and an end; the join orders everything */
-        while (i >= atomic_load_explicit(&p->upto, memory_order_relaxed) &&
+        while (i >= (upto = atomic_load_explicit(&p->upto, memory_order_relaxed)) &&
                !atomic_load_explicit(&p->stop, memory_order_relaxed))
             sem_wait(&p->more);
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))
             break;
+        if (i + p->ahead < upto)
+            i = upto - p->ahead; /* the reader was quicker: what is filled has its pages */
         if (!populate(p, p->base + i * p->slot_bytes))
             break;
     }

@@ -51,14 +51,30 @@ static void it_keeps_its_distance(void **state)
     assert_settles_at(5);
     waste_prefault_used(&p, 1); /* not worth a wake-up */
     assert_settles_at(5);
-    waste_prefault_used(&p, 10);
-    assert_settles_at(15);
-    waste_prefault_used(&p, 1000);
-    assert_settles_at(SLOTS);
-    waste_prefault_used(&p, UINT64_MAX / 2);
+    waste_prefault_used(&p, 4);
+    assert_settles_at(9);
+    waste_prefault_used(&p, 8);
+    assert_settles_at(13);
     for (uint32_t i = 0; i < SLOTS * SLOT; i++)
         assert_int_equal(((uint8_t *)map.base)[i], i < SLOT ? 7 : 0);
     waste_prefault_stop(&p);
+    waste_prefault_stop(&p);
+    destroy();
+}
+
+static void what_the_reader_filled_before_is_passed_over(void **state)
+{
+    (void)state;
+    struct waste_prefault p = {0};
+    create();
+    waste_prefault_start(&p, map.base, SLOT, SLOTS, 5);
+    assert_settles_at(5);
+    waste_prefault_used(&p, 20); /* 5 to 19 have no pages: nobody else fills them in this test */
+    assert_settles_at(10);
+    waste_prefault_used(&p, 1000);
+    assert_settles_at(15);
+    waste_prefault_used(&p, UINT64_MAX / 2);
+    assert_settles_at(15);
     waste_prefault_stop(&p);
     destroy();
 }
@@ -94,6 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_keeps_its_distance),
+        cmocka_unit_test(what_the_reader_filled_before_is_passed_over),
         cmocka_unit_test(what_is_thrown_away_after_it_stopped_stays_away),
         cmocka_unit_test(it_ends_when_told_while_it_waits),
     };
