@@ -113,6 +113,20 @@ static int ended(void)
     return waste_fail(1, "ended before a token was decoded");
 }
 
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+/* Of the work in steps, waiting not counted: what no second worker shared. */
+static double serial_share(const uint64_t counter[WASTE_COUNTER_COUNT])
+{
+    double work = (double)counter[WASTE_C_STEP_NS] - (double)counter[WASTE_C_EXPERT_WAIT_NS] -
+                  (double)counter[WASTE_C_EMBED_WAIT_NS];
+
+    return ratio(work - (double)counter[WASTE_C_SHARED_NS], work);
+}
+
 /* The prompt at once and a first token, then as many as wanted of what the model says. */
 static int measure(struct waste_engine *e, const struct waste_ids *ids, struct measured *m)
 {
@@ -138,12 +152,13 @@ static int measure(struct waste_engine *e, const struct waste_ids *ids, struct m
 
 static json_t *step_json(const struct waste_outcome *o)
 {
-    return json_pack("{s:f, s:f, s:I, s:I, s:I, s:I}", "seconds", o->prefill_seconds,
+    return json_pack("{s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "seconds", o->prefill_seconds,
                      "wait_seconds", (double)o->counter[WASTE_C_EXPERT_WAIT_NS] * 1e-9,
                      "bytes_read", (json_int_t)o->counter[WASTE_C_BYTES_READ], "wait_bytes_read",
                      (json_int_t)o->counter[WASTE_C_EXPERT_WAIT_BYTES], "hits",
                      (json_int_t)o->counter[WASTE_C_HITS], "misses",
-                     (json_int_t)o->counter[WASTE_C_MISSES]);
+                     (json_int_t)o->counter[WASTE_C_MISSES], "serial_share",
+                     serial_share(o->counter));
 }
 
 /* Given ids, one request each. */
@@ -166,11 +181,6 @@ static int measure_steps(struct waste_engine *e, const struct waste_ids *ids, st
     return 0;
 }
 
-static double ratio(double a, double b)
-{
-    return b > 0 ? a / b : 0;
-}
-
 static double seconds(const struct part *p, enum waste_counter id)
 {
     return (double)p->counter[id] / 1e9;
@@ -184,15 +194,6 @@ static double other_seconds(const struct part *p)
     PHASES(X)
 #undef X
     return rest > 0 ? rest : 0;
-}
-
-/* Of a step's work, waiting not counted: what no second worker shared. */
-static double serial_share(const struct part *p)
-{
-    double work = seconds(p, WASTE_C_STEP_NS) - seconds(p, WASTE_C_EXPERT_WAIT_NS) -
-                  seconds(p, WASTE_C_EMBED_WAIT_NS);
-
-    return ratio(work - seconds(p, WASTE_C_SHARED_NS), work);
 }
 
 /* lm_head's phase is the one that belongs to no layer. */
@@ -252,7 +253,7 @@ static json_t *make_json(const struct measured *m)
         ratio(d->tokens, d->seconds), "prefill_tok_per_s", ratio(p->tokens, p->seconds),
         "bytes_per_token", (json_int_t)m->bytes_per_token, "read_bytes_per_s",
         m->memory_bytes_per_s, "disk_bytes_per_s", m->disk_bytes_per_s, "memory_share",
-        memory_share(m), "disk_share", disk_share(m, d), "serial_share", serial_share(d),
+        memory_share(m), "disk_share", disk_share(m, d), "serial_share", serial_share(d->counter),
         "phases_per_layer", phases_per_layer(m), "phases", phases_json(d));
     json_t *prefill =
         json_pack("{s:I, s:f, s:f, s:I, s:f, s:o}", "prefill_macs_per_token",
@@ -315,7 +316,7 @@ static void print_text(const struct measured *m)
            d->tokens, d->seconds);
     print_phases(d);
     printf("serial   %8.1f %% of the work is one worker's alone; %.1f phases a layer\n",
-           100 * serial_share(d), phases_per_layer(m));
+           100 * serial_share(d->counter), phases_per_layer(m));
     printf("memory   %8.1f %% of the limit: %s a token, the machine reads %s/s\n",
            100 * memory_share(m), waste_units_format_size(m->bytes_per_token, a, sizeof(a)),
            waste_units_format_size((uint64_t)m->memory_bytes_per_s, b, sizeof(b)));
