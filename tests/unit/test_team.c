@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cm.h"
@@ -163,6 +164,103 @@ static void test_time_is_shared_when_two_are_at_work(void **state)
     assert_true(shared_ns(5, 3) >= 2000000);
 }
 
+/* The C library's, counted: by the caller, and by its workers. */
+static _Thread_local bool is_caller;
+static _Atomic uint32_t yields[2];
+
+int sched_yield(void)
+{
+    atomic_fetch_add(&yields[is_caller], 1);
+    return (int)syscall(SYS_sched_yield);
+}
+
+enum { WAITS_US = 2000, LOOK_US = 100, PATIENCE_US = 5000000 };
+
+/* Whether whoever of the two waits has yielded: if it is to, as soon as it does. */
+static bool yields_are_seen(bool caller, bool expected)
+{
+    uint32_t limit = expected ? PATIENCE_US : WAITS_US;
+
+    for (uint32_t us = 0; !atomic_load(&yields[caller]) && us < limit; us += LOOK_US)
+        usleep(LOOK_US);
+    return atomic_load(&yields[caller]) > 0;
+}
+
+struct wait {
+    struct waste_team *team;
+    _Atomic uint32_t met;
+    bool expected, seen;
+};
+
+/* The caller is done as soon as both are there, and waits for the worker, who looks on. */
+static void caller_waits(void *arg, uint32_t worker)
+{
+    uint32_t task;
+    struct wait *w = arg;
+
+    if (!waste_team_claim(w->team, worker, &task))
+        return;
+    atomic_fetch_add(&w->met, 1);
+    while (atomic_load(&w->met) < 2)
+        usleep(LOOK_US);
+    if (worker)
+        w->seen = yields_are_seen(true, w->expected);
+}
+
+/* After a phase that both took part in the worker waits for the next one. */
+static bool waiters_yield(struct waste_team *team, bool caller, bool expected)
+{
+    struct wait w = {.team = team, .expected = caller && expected};
+    struct work both = {.team = team, .tasks = 2};
+
+    waste_team_run(team, meet, &both, 2, 1); /* no wait from before waste_team_share goes on */
+    atomic_store(&yields[0], 0);
+    atomic_store(&yields[1], 0);
+    waste_team_run(team, caller_waits, &w, 2, 1);
+    return caller ? w.seen : yields_are_seen(false, expected);
+}
+
+static void check_waiters(struct waste_team *team, bool expected)
+{
+    assert_int_equal(waiters_yield(team, true, expected), expected);
+    assert_int_equal(waiters_yield(team, false, expected), expected);
+}
+
+static void test_who_spins_lets_others_run_if_there_are_any(void **state)
+{
+    const uint64_t any[16] = {0};
+    struct waste_team *team;
+    cpu_set_t home;
+
+    is_caller = true;
+    assert_int_equal(sched_getaffinity(0, sizeof home, &home), 0);
+    assert_int_equal(waste_team_create(&team, 2, any), 0);
+    bool own = CPU_COUNT(&home) > 1; /* each has a CPU: nobody is to be let, at first */
+    check_waiters(team, !own);
+    waste_team_share(team, true);
+    check_waiters(team, true);
+    waste_team_share(team, false);
+    check_waiters(team, !own);
+    waste_team_destroy(team);
+}
+
+static void test_who_has_no_cpu_of_its_own_lets_others_run(void **state)
+{
+    uint64_t one[16] = {0};
+    struct waste_team *team;
+    cpu_set_t home;
+    int cpu = 0;
+
+    is_caller = true;
+    assert_int_equal(sched_getaffinity(0, sizeof home, &home), 0);
+    while (!CPU_ISSET(cpu, &home))
+        cpu++;
+    one[cpu / 64] = UINT64_C(1) << cpu % 64;
+    assert_int_equal(waste_team_create(&team, 2, one), 0);
+    check_waiters(team, true);
+    waste_team_destroy(team);
+}
+
 static bool has_room(uint32_t threads, const uint64_t cpus[16])
 {
     struct waste_team *team;
@@ -206,6 +304,8 @@ int main(void)
         cmocka_unit_test(test_a_phase_without_tasks_or_with_one),
         cmocka_unit_test(test_the_caller_ticks_while_it_works),
         cmocka_unit_test(test_room_is_a_cpu_for_each_worker_and_more_than_one),
+        cmocka_unit_test(test_who_spins_lets_others_run_if_there_are_any),
+        cmocka_unit_test(test_who_has_no_cpu_of_its_own_lets_others_run),
         cmocka_unit_test(test_bad_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
