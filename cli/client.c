@@ -10,7 +10,7 @@
 #include "cli/supervisor_int.h"
 
 #define LOOK_NS (WASTE_SECOND_NS / 10)
-#define COUNTS_NS (WASTE_SECOND_NS / 10) /* a reader that takes longer has other worries */
+#define COUNTS_NS WASTE_SECOND_NS /* a reader that takes longer has other worries */
 
 void waste_client_init(struct waste_client *c, struct waste_pipeline *p,
                        struct waste_supervisor *supervisor)
@@ -81,13 +81,15 @@ int waste_client_wait_ready(struct waste_client *c,
     }
 }
 
-/* Compute does not wait for the reader to hear of experts that are in memory; what is counted of
- * a request is whole when it has. */
-static void wait_for_counts(const struct waste_client *c)
+/* Compute does not wait for the reader to hear of experts that are in memory, nor wake it; what is
+ * counted of a request is whole when it has heard. */
+static void wait_for_counts(struct waste_client *c)
 {
     const struct timespec pause = {.tv_nsec = 50000};
     int64_t until = waste_now_ns() + COUNTS_NS;
 
+    if (waste_ring_used(c->p->shm.demand) > 0)
+        waste_pipeline_ring(c->p, WASTE_STAGE_READER);
     while (waste_ring_used(c->p->shm.demand) > 0 && waste_now_ns() < until)
         nanosleep(&pause, NULL);
 }

@@ -91,6 +91,19 @@ class Points(crash.Test):
                 j = self.with_rules(*rules, tokens=self.TOKENS, options=self.small)
                 self.assertEqual(sum(j["restarts"].values()), 0)
 
+    def test_what_is_counted_of_a_request_is_whole_however_late_the_reader_hears_of_it(self):
+        """Of the last record: its experts are in memory, and compute waits for nobody."""
+        self.needs_points()
+        ids = waste.genesis()["ids"]
+        info = self.ok(waste.waste_run("info", waste.DEMO, "--json")).json()
+        records = info["moe_layers"] * (len(ids) + self.TOKENS - 1)
+        r = self.ok(waste.waste_run("run", waste.DEMO, "--ids", ",".join(map(str, ids)), "-n", self.TOKENS, "--temp", 0,
+                                    "--ignore-eos", "--chunk", 1, "--lookahead", 0, "--budget", "1G", "--json", "-q",
+                                    env=crash.inject("reader:demand_taken:delay=300:%d" % records)))
+        self.assertIn("inject: reader:demand_taken:delay", r.error_lines())
+        experts = r.json()["experts"]
+        self.assertEqual(experts["hits"] + experts["misses"], info["top_k"] * records)
+
     def test_a_death_of_waste_run_at_any_point_leaves_nothing(self):
         self.needs_points()
         for point in crash.points()["waste-run"]:
