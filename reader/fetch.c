@@ -163,8 +163,8 @@ static void complete(struct waste_fetch *f, uint32_t slot)
     f->ended_ns = now;
     over(f, slot, now);
     WASTE_POINT(READ_CHECKED);
+    note(f, WASTE_MOMENT_READY, slot); /* before compute can take it and note what it does then */
     waste_cache_ready(f->cache, slot);
-    note(f, WASTE_MOMENT_READY, slot);
     WASTE_POINT(SLOT_READY);
     waste_bell_ring(&f->shm->control->compute_bell);
 }
