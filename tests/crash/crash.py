@@ -186,6 +186,13 @@ class Test(waste.Test):
         j["deaths"] = [l for l in r.error_lines() if l.startswith("inject: ") and not l.endswith((":delay", ":open"))]
         return j
 
+    def all_run(self, pid):
+        """The stats, once all three stages run; the first answer may be there before the router."""
+        def look():
+            s = stats(pid)
+            return s and all(v["state"] == "running" for v in s["stages"].values()) and s
+        return waste.wait_for("all stages", look)
+
     def at_rest(self, pid):
         """Nothing is pinned, read or left in a mailbox once nobody works. Returns what it looks like then."""
         def quiet():

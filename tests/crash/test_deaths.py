@@ -26,7 +26,7 @@ class Deaths(crash.Test):
         for names in (("reader", "compute"), ("reader", "router"), ("compute", "router"), waste.STAGES):
             with self.subTest("+".join(names)):
                 run = self.endless()
-                stages = waste.stages_of(run.pid)
+                stages = waste.all_stages_of(run.pid)
                 for name in names:
                     os.kill(stages[name], signal.SIGKILL)
                 run.restarted(**{name: 1 for name in names})
@@ -95,6 +95,7 @@ class Deaths(crash.Test):
     def test_nothing_leaks(self):
         chat = crash.Chat("--budget", self.small_budget())
         chat.ask("Hello")
+        self.all_run(chat.pid)
         self.at_rest(chat.pid)
         stages = waste.stages_of(chat.pid)
         before = {pid: crash.descriptors(pid) for pid in [chat.pid, *stages.values()]}
@@ -117,9 +118,8 @@ class Deaths(crash.Test):
             chat.receive()
             now = self.at_rest(chat.pid)
             self.assertEqual(now["failed"], 0)
-        stages = waste.wait_for("all stages", lambda: len(waste.stages_of(chat.pid)) == 3 and waste.stages_of(chat.pid))
-        waste.wait_for("they run", lambda: all(s["state"] == "running" for s in crash.stats(chat.pid)["stages"].values()))
-        stats = crash.stats(chat.pid)
+        stats = self.all_run(chat.pid)
+        stages = waste.stages_of(chat.pid)
         self.assertEqual(stats["counters"]["trunk_bytes_read"], trunk, "the trunk was read again")
         self.assertEqual(sum(s["restarts"] for s in stats["stages"].values()), len(dead))
         old = sorted(before.values())
@@ -153,6 +153,7 @@ class Deaths(crash.Test):
     def test_segments_are_sealed_and_in_no_core_file(self):
         chat = crash.Chat()
         chat.ask("Hello")
+        self.all_run(chat.pid)
         seen = {}
         for name, pid in waste.stages_of(chat.pid).items():
             with open("/proc/%d/smaps" % pid) as f:
@@ -174,7 +175,7 @@ class Deaths(crash.Test):
         for _ in range(8 if waste.LONG else 3):
             p = waste.start(*self.args)
             time.sleep(self.random.uniform(0.02, self.seconds))
-            pids = list(waste.stages_of(p.pid).values())
+            pids = list(waste.children_of(p.pid))
             p.kill()
             waste.finish(p)
             for pid in pids:
@@ -188,7 +189,7 @@ class Deaths(crash.Test):
     def test_a_stopped_waste_run_kills_nobody_when_it_goes_on(self):
         limit = 3 * HANG_SECONDS  # long enough for this test to be kept from the CPU in the half second below
         run = self.endless("--hang-seconds", limit)
-        before = waste.stages_of(run.pid)
+        before = waste.all_stages_of(run.pid)
         for pid in [run.pid, *before.values()]:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(limit + 2)

@@ -49,7 +49,7 @@ class Memory(crash.Test):
     def test_a_stage_goes_before_waste_run(self):
         chat = crash.Chat()
         chat.ask("Hello")
-        for name, pid in waste.stages_of(chat.pid).items():
+        for name, pid in waste.all_stages_of(chat.pid).items():
             # the most there is: in a small group nothing less makes up for the pages they share
             self.assertEqual(oom_score(pid), 1000, name)
         self.assertLess(oom_score(chat.pid), 1000)
@@ -81,7 +81,7 @@ class Memory(crash.Test):
         def check(chat, hog, want):
             self.assertGreater(int(hog(1).stdout), 0)
             self.assertEqual(chat.receive(), want)
-            waste.wait_for("all stages", lambda: len(waste.stages_of(chat.pid)) == 3)
+            waste.all_stages_of(chat.pid)
             log = crash.log_of(chat.pid)
             self.assertGreater(sum(s["restarts"] for s in crash.stats(chat.pid)["stages"].values()), 0, log)
             self.assertRegex(log, r"\w+ \(pid \d+\) died of signal 9 \(Killed, when the kernel was out of memory\)")

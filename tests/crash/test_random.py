@@ -177,7 +177,7 @@ class Random(crash.Test):
         victims = []
         for _ in range(4):
             time.sleep(random.uniform(0.1, 0.5))
-            stages = waste.wait_for("three stages", lambda: len(waste.stages_of(p.pid)) == 3 and waste.stages_of(p.pid))
+            stages = waste.all_stages_of(p.pid)
             chosen = random.sample(sorted(stages.items()), random.choice((1, 1, 2, 3)))
             for _, pid in chosen:
                 try:

@@ -178,10 +178,7 @@ class Soak(crash.Test):
     # ---- leaks ----
 
     def settled(self, chat):
-        def all_run():
-            s = crash.stats(chat.pid)
-            return s and all(v["state"] == "running" for v in s["stages"].values()) and s
-        stats = waste.wait_for("all stages", all_run)
+        stats = self.all_run(chat.pid)
         rest = self.at_rest(chat.pid)
         return stats, rest, waste.stages_of(chat.pid)
 

@@ -73,7 +73,7 @@ class Streams(waste.Test):
     def test_a_broken_pipe_ends_it(self):
         p = waste.start("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", 3000, "--ignore-eos", "-q",
                         "--ctx", "4000")
-        stages = waste.wait_for("stages", lambda: len(waste.stages_of(p.pid)) == 3 and waste.stages_of(p.pid))
+        stages = waste.all_stages_of(p.pid)
         os.read(p.stdout.fileno(), 1)
         p.stdout.close()
         p.stdout = None

@@ -94,14 +94,13 @@ class Machine(waste.Test):
         for threads, alone in ((len(cpus), True), (len(cpus) + 1, False)):
             p = waste.start("chat", waste.DEMO, "--threads", threads, stdin=subprocess.PIPE)
             try:
-                waste.wait_for("the stages", lambda: len(waste.stages_of(p.pid)) == 3)
+                stages = waste.all_stages_of(p.pid)
                 waste.wait_for("the reader to leave it", lambda: not alone or all(
-                    cpus[0] not in os.sched_getaffinity(waste.stages_of(p.pid)[s]) for s in ("reader", "router")))
+                    cpus[0] not in os.sched_getaffinity(stages[s]) for s in ("reader", "router")))
                 if not alone: # nobody is pinned: nobody has to leave
-                    self.assertIn(cpus[0], os.sched_getaffinity(waste.stages_of(p.pid)["router"]))
+                    self.assertIn(cpus[0], os.sched_getaffinity(stages["router"]))
                 else:
-                    waste.wait_for("compute to be on it", lambda: os.sched_getaffinity(
-                        waste.stages_of(p.pid)["compute"]) == {cpus[0]})
+                    waste.wait_for("compute to be on it", lambda: os.sched_getaffinity(stages["compute"]) == {cpus[0]})
             finally:
                 p.stdin.close()
                 p.stdin = None

@@ -154,8 +154,8 @@ def stats(pid):
     return r.json() if r.code == 0 else None
 
 
-def stages_of(pid):
-    """{stage: pid} of the living children of a waste-run."""
+def children_of(pid):
+    """{pid: what it is} of the living children of a process; one that has just been forked is what its parent is."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -168,9 +168,20 @@ def stages_of(pid):
         except OSError:
             continue
         state, parent = text.rsplit(")", 1)[1].split()[:2]
-        if int(parent) == pid and state not in "ZX" and name.startswith("waste-"):
-            found[name[len("waste-"):]] = int(entry)
+        if int(parent) == pid and state not in "ZX":
+            found[int(entry)] = name
     return found
+
+
+def stages_of(pid):
+    """{stage: pid} of the living stages of a waste-run."""
+    names = {"waste-" + s: s for s in STAGES}
+    return {names[name]: child for child, name in children_of(pid).items() if name in names}
+
+
+def all_stages_of(pid):
+    """The same, once there are three: nobody waits for the router."""
+    return wait_for("all stages", lambda: (lambda found: len(found) == len(STAGES) and found)(stages_of(pid)))
 
 
 def wait_for(what, condition, limit=None):
