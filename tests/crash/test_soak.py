@@ -117,12 +117,12 @@ class Soak(crash.Test):
         for _ in range(self.random.randint(1, 3)):
             time.sleep(self.random.uniform(0, 0.1))
             size = floor + self.random.choice((0, 4, 40, 200, 448)) * slot
-            self.ok(waste.waste_run("budget", size, "--pid", chat.pid))
+            self.ok(waste.ask("budget", size, pid=chat.pid))
 
     def views(self, chat):
         for args in self.random.sample((["stats", "--json"], ["stats", "--prometheus"], ["stats"], ["log"], ["ps"],
                                         ["top", "--once", "--interval", "0.1"]), 3):
-            self.ok(waste.waste_run(*args, "--pid", chat.pid))
+            self.ok(waste.ask(*args, pid=chat.pid))
 
     DISTURBANCES = (nothing, kills, kills, hangs, restarts, budget, views)
 
@@ -150,7 +150,7 @@ class Soak(crash.Test):
     def damaged(self, chat):
         """Records that are wrong on disk end the reply with a line, if they are read; whole ones again, and it goes on."""
         message, errors = self.random.choice(MESSAGES), len(chat.errors)
-        self.ok(waste.waste_run("budget", self.budgets["floor_bytes"], "--pid", chat.pid))
+        self.ok(waste.ask("budget", self.budgets["floor_bytes"], pid=chat.pid))
         self.write_bank(True)
         chat.send(message)
         answer = chat.receive()
@@ -234,7 +234,7 @@ class Soak(crash.Test):
             chat.send(MESSAGES[0])
             disturb(chat)
             chat.receive()
-        self.ok(waste.waste_run("budget", self.budgets["total_bytes"], "--pid", chat.pid))
+        self.ok(waste.ask("budget", self.budgets["total_bytes"], pid=chat.pid))
         return self.measure(chat)
 
     def test_half_an_hour(self):

@@ -20,12 +20,12 @@ class Budget(waste.Test):
         cls.floor = waste.waste_run("plan", waste.DEMO, "--ctx", CTX, "--json").json()
 
     def stats(self, p):
-        return self.ok(waste.waste_run("stats", "--json", "--pid", p.pid)).json()
+        return self.ok(waste.ask("stats", "--json", pid=p.pid)).json()
 
     def begun(self, p):
         def look():
-            r = waste.waste_run("stats", "--json", "--pid", p.pid)
-            return r.code == 0 and r.json()["counters"]["tokens"] > 30
+            s = waste.stats(p.pid)
+            return s and s["counters"]["tokens"] > 30
         waste.wait_for("some tokens", look)
 
     def same(self, r):
@@ -37,7 +37,7 @@ class Budget(waste.Test):
         self.assertEqual(ids, want)
 
     def budget(self, p, size):
-        return waste.waste_run("budget", size, "--pid", p.pid)
+        return waste.ask("budget", size, "--json", pid=p.pid)
 
     def settled(self, p, slots=None):
         def look():
@@ -75,7 +75,7 @@ class Budget(waste.Test):
                     self.settled(p, slots)
             for size in ("1G", "max"):
                 self.ok(self.budget(p, "%dK" % (floor // 1024 + 20)))
-                said = self.ok(waste.waste_run("budget", size, "--pid", p.pid, "--json")).json()
+                said = self.ok(self.budget(p, size)).json()
                 self.assertEqual(said["slots"], self.floor["expert_slots"])
                 self.assertLess(said["budget_bytes"], 1 << 30)
         finally:
@@ -102,11 +102,10 @@ class Budget(waste.Test):
             for i in range(8):
                 ask("%d countries" % i)
             for size in (plan["floor_bytes"], plan["total_bytes"]):
-                said = self.ok(waste.waste_run("budget", size, "--pid", p.pid, "--json")).json()
+                said = self.ok(self.budget(p, size)).json()
                 self.assertLessEqual(said["budget_bytes"], size)
             self.refused(self.budget(p, plan["floor_bytes"] - 1), "under the floor", codes=(2,))
-            self.assertEqual(self.ok(waste.waste_run("budget", plan["floor_bytes"], "--pid", p.pid, "--json")).json()["slots"],
-                             plan["floor_slots"])
+            self.assertEqual(self.ok(self.budget(p, plan["floor_bytes"])).json()["slots"], plan["floor_slots"])
             self.settled(p, plan["floor_slots"])    # at rest: what the last chunk asked for counts no more
         finally:
             p.stdin.close()
@@ -141,7 +140,7 @@ class Budget(waste.Test):
             after = waste.wait_for("a smaller cache", lambda: (lambda c: c if c["pressure_shrinks"] and
                                    c["slots_in_use"] < c["slots_budget"] else None)(self.stats(p)["cache"]))
             self.assertGreaterEqual(after["slots_in_use"], self.floor["floor_slots"])
-            self.assertIn(b"memory is short", waste.waste_run("log", "--pid", p.pid).out)
+            self.assertIn(b"memory is short", waste.ask("log", pid=p.pid).out)
             group.limit(1 << 30)
         finally:
             waste.waste_run("stop", "--pid", p.pid)
