@@ -246,7 +246,7 @@ static void a_silent_stage_is_killed_and_replaced(void **state)
     struct waste_outcome out;
 
     setenv("FAKE_COMPUTE", "hang=10", 1);
-    start(r, 1, false);
+    start(r, 3, false); /* its successor may have to wait for a CPU, too */
     assert_int_equal(ask(r, 20, &out), 0);
     assert_reply(r, 3, 20);
     assert_int_equal(out.restarts[WASTE_STAGE_COMPUTE], 1);
