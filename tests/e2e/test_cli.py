@@ -71,8 +71,8 @@ class Streams(waste.Test):
         self.assertGreater(pieces, 3, "text does not stream")
 
     def test_a_broken_pipe_ends_it(self):
-        p = waste.start("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", 3000, "--ignore-eos", "-q",
-                        "--ctx", "4000")
+        p = waste.start("run", waste.DEMO, "--ids", waste.ids_of(waste.genesis()), "-n", 30000, "--ignore-eos", "-q",
+                        "--ctx", "32000")
         stages = waste.all_stages_of(p.pid)
         os.read(p.stdout.fileno(), 1)
         p.stdout.close()

@@ -26,21 +26,12 @@ class Crash(waste.Test):
         if len(cls.want) != TOKENS:
             raise AssertionError("%d tokens of %d" % (len(cls.want), TOKENS))
 
-    def stage(self, p, name):
-        """The pid of a living stage, None once waste-run has ended."""
-        def look():
-            if p.poll() is not None:
-                return -1
-            return waste.stages_of(p.pid).get(name)
-        pid = waste.wait_for("stage " + name, look)
-        return pid if pid > 0 else None
-
     def kill_at_random(self, name):
         p = waste.start(*self.args)
         begin = time.monotonic()
         delay = self.random.uniform(0, type(self).seconds)
         time.sleep(delay)
-        pid = self.stage(p, name)
+        pid = waste.stage_of(p, name)
         killed = pid and waste.kill9(pid)
         if not killed:      # the machine is quicker now than it was when the time was taken
             type(self).seconds = max(0.05, 0.7 * (time.monotonic() - begin))

@@ -73,7 +73,7 @@ class Prefill(waste.Test):
         """Generates while `stage` is killed at some layers of a chunk."""
         p = waste.start("run", waste.DEMO, "--ids", text(ids), "-n", 12, "--temp", 0, "--ignore-eos", "--json", "-q", *options)
         for _ in range(moments):
-            pid = waste.wait_for("%s of a pipeline" % stage, lambda: waste.stages_of(p.pid).get(stage))
+            pid = waste.stage_of(p, stage)
             until = time.monotonic() + self.random.uniform(0.05, 0.5)
             while time.monotonic() < until and p.poll() is None:
                 time.sleep(0.01)
@@ -143,7 +143,7 @@ class Prefill(waste.Test):
         for chunk in (1, 512, 3500):
             with self.subTest(chunk=chunk):
                 p = waste.start("eval", waste.DEMO, "--ids", text(prompt(3500)), "--chunk", chunk, "--threads", 1)
-                waste.wait_for("compute", lambda: waste.stages_of(p.pid).get("compute"))
+                waste.stage_of(p, "compute")
                 time.sleep(0.3)
                 p.send_signal(signal.SIGINT)
                 r = waste.finish(p)

@@ -184,6 +184,12 @@ def all_stages_of(pid):
     return wait_for("all stages", lambda: (lambda found: len(found) == len(STAGES) and found)(stages_of(pid)))
 
 
+def stage_of(p, name):
+    """The pid of a living stage of a waste-run we started, once there is one; None if that has ended: it may be quick."""
+    pid = wait_for("stage " + name, lambda: -1 if p.poll() is not None else stages_of(p.pid).get(name))
+    return pid if pid > 0 else None
+
+
 def wait_for(what, condition, limit=None):
     """Polls until condition() is true and returns its value."""
     end = time.monotonic() + (limit or LIMIT)
