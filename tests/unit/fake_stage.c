@@ -105,6 +105,15 @@ static void reader_fault(void)
     die();
 }
 
+/* As the real ones do: who has no weights answers nobody. */
+static void wait_for_trunk(void)
+{
+    while (!stopping() && atomic_load(&shm.control->trunk_ready) == 0) {
+        waste_stage_mark(stage, WASTE_ACT_WAIT_TRUNK, -1);
+        usleep(TICK_NS / 1000);
+    }
+}
+
 static void compute_fault(void)
 {
     if (strcmp(fault, "pins") != 0 || !first)
@@ -147,9 +156,11 @@ int main(void)
     if (FAKE_STAGE == WASTE_STAGE_READER) {
         reader_fault();
         atomic_store(&shm.control->trunk_ready, 1);
-    } else if (FAKE_STAGE == WASTE_STAGE_COMPUTE) {
-        compute_fault();
+    } else {
+        wait_for_trunk();
     }
+    if (FAKE_STAGE == WASTE_STAGE_COMPUTE)
+        compute_fault();
     atomic_store(&stage->state, WASTE_STAGE_RUNNING);
     waste_bell_ring(&shm.control->client_bell);
     while (!stopping()) {
