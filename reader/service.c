@@ -230,7 +230,7 @@ static void start_prefault(struct waste_service *s)
 {
     uint32_t set = waste_model_moe_layers(s->shm.model) * s->cache.top_k;
     waste_prefault_start(&s->prefault, s->cache_base, s->shm.control->slot_bytes,
-                         waste_cache_in_use(&s->cache), set);
+                         waste_cache_in_use(&s->cache), set, s->cache.top_k);
 }
 
 int waste_service_init(struct waste_service *s, struct waste_error *err)
@@ -426,6 +426,15 @@ static uint64_t spin_ns(const struct waste_service *s)
     return demand_flies(s) ? SPIN_NS : 0;
 }
 
+/* While compute waits for a read, or for a request, it leaves CPUs to others. */
+static bool compute_waits(const struct waste_service *s)
+{
+    /* relaxed: what it did lately is good enough */
+    return demand_flies(s) || !s->cache.any_demand ||
+           atomic_load_explicit(&s->shm.control->stage[WASTE_STAGE_COMPUTE].activity,
+                                memory_order_relaxed) == WASTE_ACT_IDLE;
+}
+
 /* Sleeps until a bell rings, a read ends or a pause is over. */
 static void rest(struct waste_service *s)
 {
@@ -434,6 +443,7 @@ static void rest(struct waste_service *s)
                            {.fd = s->io->fd, .events = POLLIN}};
     int64_t ns = sleep_ns(s);
     struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    waste_prefault_quiet(&s->prefault, compute_waits(s));
     waste_bell_arm(bell);
     /* after arming: whoever publishes from here on sees the bell armed and writes the eventfd */
     if (!requests_waiting(s) && !waste_service_stopping(s))
