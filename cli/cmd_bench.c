@@ -48,7 +48,7 @@ static int read_ids_file(const char *path, struct waste_ids *out)
     int rc = waste_prompt_read(path, &text);
 
     if (rc == 0) {
-        int bad = waste_ids_parse(&text, out, &err);
+        int bad = waste_ids_parse(text.data, text.bytes, out, &err);
         if (bad == -ENOMEM)
             rc = waste_fail(1, "%s", err.text);
         else if (bad != 0)

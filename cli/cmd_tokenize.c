@@ -172,7 +172,7 @@ int waste_cmd_tokenize(const struct waste_tokenize_options *o)
 static int parse_ids(const struct waste_text *text, struct waste_ids *out)
 {
     struct waste_error err;
-    int rc = waste_ids_parse(text, out, &err);
+    int rc = waste_ids_parse(text->data, text->bytes, out, &err);
 
     return rc == 0 ? 0 : fail(rc == -ENOMEM ? 1 : 2, err.text);
 }

@@ -36,12 +36,12 @@ static bool read_id(const char *at, char **end, uint32_t *id)
     return errno == 0 && value <= UINT32_MAX && strchr(",]" SPACE, **end) != NULL;
 }
 
-int waste_ids_parse(const struct waste_text *text, struct waste_ids *out, struct waste_error *err)
+int waste_ids_parse(const char *text, size_t bytes, struct waste_ids *out, struct waste_error *err)
 {
-    const char *at = skip(text->bytes > 0 ? text->data : "");
+    const char *at = skip(bytes > 0 ? text : "");
     bool bracket = *at == '[', more = false;
 
-    if (text->bytes > 0 && strlen(text->data) != text->bytes)
+    if (bytes > 0 && strlen(text) != bytes)
         return waste_error_set(err, -EINVAL, "ids hold a zero byte");
     if (bracket)
         at = skip(at + 1);

@@ -80,6 +80,7 @@ struct waste_args {
     uint32_t *ids;     /* --ids; malloc'd */
     const char *ids_text;
     uint32_t ids_count;
+    char ids_wrong[160]; /* why --ids was refused */
     bool raw, ignore_eos;
     uint32_t think; /* enum waste_think */
     const char *system_text;

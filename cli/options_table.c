@@ -1,7 +1,10 @@
 /* The commands and the options. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "cli/ids_text.h"
 #include "cli/options_int.h"
 #include "cli/plan.h"
 #include "options/units.h"
@@ -41,8 +44,8 @@ static const struct waste_option option_table[] = {
      WASTE_OPT_U32, FIELD(chunk), 1, 0x1p30, PLANNED},
     {"-n", "N", "generate at most N tokens; default 512", WASTE_OPT_U32, FIELD(n), 0, 0x1p30,
      GENERATE},
-    {"--ids", "LIST", "token ids in place of the text, for example 1,2,3", WASTE_OPT_IDS, 0, 0, 0,
-     BIT(RUN) | BIT(EVAL) | BIT(DETOKENIZE)},
+    {"--ids", "LIST", "token ids in place of the text, for example 1,2,3; blanks will do, too",
+     WASTE_OPT_IDS, 0, 0, 0, BIT(RUN) | BIT(EVAL) | BIT(DETOKENIZE)},
     {"--raw", NULL, "no chat markup around the prompt", WASTE_OPT_FLAG, FIELD(raw), 0, 0,
      BIT(RUN) | BIT(EVAL) | BIT(TOKENIZE)},
     {"--system", "TEXT", "a system message before the conversation", WASTE_OPT_STRING,
@@ -151,13 +154,21 @@ static const struct waste_command_info command_table[WASTE_COMMAND_COUNT] = {
 
 static const char *set_ids(struct waste_args *args, const char *value)
 {
-    uint32_t *ids, count;
+    struct waste_ids ids = {0};
+    struct waste_error err;
+    int rc = waste_ids_parse(value, strlen(value), &ids, &err);
 
-    if (waste_units_parse_ids(value, &ids, &count) != 0)
-        return "is no list of token ids (for example 1,2,3)";
+    if (rc == 0 && ids.count == 0)
+        rc = waste_error_set(&err, -EINVAL, "it has none");
+    if (rc != 0) {
+        waste_ids_finish(&ids);
+        snprintf(args->ids_wrong, sizeof(args->ids_wrong),
+                 "is no list of token ids (for example 1,2,3): %.96s", err.text);
+        return args->ids_wrong;
+    }
     free(args->ids);
-    args->ids = ids;
-    args->ids_count = count;
+    args->ids = ids.id;
+    args->ids_count = (uint32_t)ids.count;
     args->ids_text = value;
     return NULL;
 }

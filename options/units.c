@@ -112,43 +112,6 @@ int waste_units_parse_cpus(const char *text, uint64_t *mask, size_t words)
     return 0;
 }
 
-int waste_units_parse_ids(const char *text, uint32_t **out, uint32_t *out_count)
-{
-    size_t room = 1;
-    for (const char *p = text; *p != '\0'; p++)
-        room += *p == ',';
-    uint32_t *ids = malloc(room * sizeof(*ids));
-    if (ids == NULL)
-        return -ENOMEM;
-
-    uint32_t count = 0;
-    int err = -EINVAL;
-    for (;;) {
-        text += strspn(text, " \t\r\n");
-        if (!isdigit((unsigned char)*text))
-            goto out;
-        char *end;
-        errno = 0;
-        unsigned long value = strtoul(text, &end, 10);
-        if (errno != 0 || value > UINT32_MAX) {
-            err = -ERANGE;
-            goto out;
-        }
-        ids[count++] = (uint32_t)value;
-        text = end + strspn(end, " \t\r\n");
-        if (*text == '\0')
-            break;
-        if (*text++ != ',')
-            goto out;
-    }
-    *out = ids;
-    *out_count = count;
-    return 0;
-out:
-    free(ids);
-    return err;
-}
-
 char *waste_units_format_size(uint64_t bytes, char *buf, size_t room)
 {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};

@@ -1,5 +1,5 @@
 /*
- * Numbers people write and read: sizes with units, lists of CPUs, lists of token ids.
+ * Numbers people write and read: sizes with units, lists of CPUs.
  *
  * Parsers return 0 or -EINVAL (malformed), -ERANGE (does not fit); out-parameters are untouched on
  * failure.
@@ -21,9 +21,6 @@ int waste_units_parse_float(const char *text, double *out);
 
 /* "0-3,8,10-11" into a mask of `words` 64-bit words. */
 int waste_units_parse_cpus(const char *text, uint64_t *mask, size_t words);
-
-/* "1,2,3" (blanks around a number allowed) into a malloc'd array. An empty list is -EINVAL. */
-int waste_units_parse_ids(const char *text, uint32_t **out, uint32_t *out_count);
 
 /* "1.5 GiB", "12 KiB", "900 B". At least 24 bytes of room. Returns buf. */
 char *waste_units_format_size(uint64_t bytes, char *buf, size_t room);

@@ -116,7 +116,11 @@ static void what_is_wrong_is_named(void **state)
     refuse("m p --io mmap", "none of auto, uring, pread");
     refuse("m p --io urin", "none of auto, uring, pread");
     refuse("m p --json=yes", "takes no value");
-    refuse("m p --ids 1,,2", "no list of token ids");
+    refuse("m p --ids 1,,2",
+           "option --ids: '1,,2' is no list of token ids (for example 1,2,3): not a token id: ,");
+    refuse("m p --ids 1,2,x3", "not a token id: x3");
+    refuse("m p --ids [1", "ends too early");
+    refuse("m p --ids []", "it has none");
     refuse("run m p q", "unexpected argument 'q'");
     refuse("rnu m p", "did you mean 'run' by 'rnu'?");
     refuse("statz --pid 3", "did you mean 'stats' by 'statz'?");

@@ -94,20 +94,6 @@ static void cpu_lists_become_masks(void **state)
     assert_true(mask[0] == 0x10f);
 }
 
-static void id_lists_are_numbers_between_commas(void **state)
-{
-    uint32_t *ids = NULL, count = 0;
-    (void)state;
-    assert_int_equal(waste_units_parse_ids("1, 2,4294967295", &ids, &count), 0);
-    assert_int_equal(count, 3);
-    assert_true(ids[0] == 1 && ids[1] == 2 && ids[2] == UINT32_MAX);
-    free(ids);
-    static const char *const bad[] = {"", ",", "1,", ",1", "1,,2", "1 2", "-1", "1;2", "x"};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(waste_units_parse_ids(bad[i], &ids, &count), -EINVAL);
-    assert_int_equal(waste_units_parse_ids("4294967296", &ids, &count), -ERANGE);
-}
-
 static void sizes_read_well(void **state)
 {
     char buf[24];
@@ -126,7 +112,6 @@ int main(void)
         cmocka_unit_test(whole_numbers_have_no_sign),
         cmocka_unit_test(floats_are_finite_and_decimal),
         cmocka_unit_test(cpu_lists_become_masks),
-        cmocka_unit_test(id_lists_are_numbers_between_commas),
         cmocka_unit_test(sizes_read_well),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
