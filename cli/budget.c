@@ -2,6 +2,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/machine.h"
@@ -34,8 +35,12 @@ static bool follow(struct waste_supervisor *s, bool killed)
     uint32_t before = s->pressure.slots, after;
     char left[24], total[24];
 
-    if (!waste_pressure_read(&reading))
+    if (!waste_pressure_read(&waste_machine_proc, &reading))
         return false;
+    if (strcmp(reading.stalls.path, s->pressure.stalls.path) != 0)
+        waste_log_write(waste_supervisor_log(s), WASTE_LOG_INFO,
+                        "stalls for memory are watched in %s",
+                        reading.stalls.path[0] ? reading.stalls.path : "no file: none can be read");
     reading.killed = killed;
     after = waste_pressure_judge(&s->pressure, &reading, s->budget_slots);
     if (after == before)

@@ -11,10 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "options/units.h"
+
 const struct waste_machine_paths waste_machine_proc = {
     .meminfo = "/proc/meminfo",
     .cgroup = "/proc/self/cgroup",
     .mountinfo = "/proc/self/mountinfo",
+    .pressure = "/proc/pressure/memory",
 };
 
 /* A limit of this much or more is how the kernel says "none". */
@@ -72,8 +75,10 @@ static void apply_limit(struct waste_machine_memory *m, const char *dir, bool v2
         m->limit_used = used;
         snprintf(m->limit_path, sizeof(m->limit_path), "%s", dir);
     }
-    if (sub(limit, used) < m->allowed_bytes)
+    if (sub(limit, used) < m->allowed_bytes) {
         m->allowed_bytes = sub(limit, used);
+        snprintf(m->scarce_path, sizeof(m->scarce_path), "%s", v2 ? dir : "");
+    }
 }
 
 /* One cgroup directory's CPU quota, in whole CPUs, rounded up. */
@@ -148,6 +153,22 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
+/* In mountinfo a blank is \040, and so are others. */
+static void unescape(char *text)
+{
+    char *to = text;
+
+    for (; *text != '\0'; to++) {
+        if (text[0] == '\\' && strspn(text + 1, "01234567") >= 3) {
+            *to = (char)((text[1] - '0') << 6 | (text[2] - '0') << 3 | (text[3] - '0'));
+            text += 4;
+        } else {
+            *to = *text++;
+        }
+    }
+    *to = '\0';
+}
+
 /*
  * Mount point of a controller and the part of the hierarchy mounted there. A mountinfo
  * line: id parent dev ROOT POINT options... - TYPE source SUPER-OPTIONS.
@@ -171,6 +192,10 @@ static bool find_mount(const char *mountinfo, const char *controller, bool v2, c
         found = v2 ? strcmp(type, "cgroup2") == 0
                    : strcmp(type, "cgroup") == 0 && has_word(super, controller);
     }
+    if (found) {
+        unescape(root);
+        unescape(point);
+    }
     free(line);
     fclose(f);
     return found;
@@ -193,7 +218,7 @@ static void apply_line(const struct walk *w, const char *mountinfo, char *line)
         !find_mount(mountinfo, w->controller, v2, root, point))
         return;
     size_t length = strcmp(root, "/") == 0 ? 0 : strlen(root);
-    if (strncmp(path, root, length) == 0)
+    if (strncmp(path, root, length) == 0 && strchr("/", path[length]) != NULL)
         path += length;
     if (strcmp(path, "/") == 0)
         path = (char *)"";
@@ -225,6 +250,38 @@ int waste_machine_memory(const struct waste_machine_paths *paths, struct waste_m
     walk_cgroups(paths, &(struct walk){.controller = "memory", .memory = &m});
     *out = m;
     return 0;
+}
+
+/* "some avg10=0.00 avg60=0.00 avg300=0.00 total=776805" is its first line. */
+static bool read_stalls(const char *path, uint64_t *us)
+{
+    char line[256] = "";
+    FILE *f = fopen(path, "re");
+    bool got = f != NULL && fgets(line, sizeof(line), f) != NULL;
+
+    if (f != NULL)
+        fclose(f);
+    char *total = got && strncmp(line, "some ", 5) == 0 ? strstr(line, " total=") : NULL;
+    if (total == NULL)
+        return false;
+    total += strlen(" total=");
+    total[strcspn(total, "\n")] = '\0';
+    return waste_units_parse_u64(total, us) == 0;
+}
+
+void waste_machine_stalls(const struct waste_machine_paths *paths,
+                          const struct waste_machine_memory *memory,
+                          struct waste_machine_stalls *out)
+{
+    *out = (struct waste_machine_stalls){0};
+    if (memory->scarce_path[0] != '\0' &&
+        snprintf(out->path, sizeof(out->path), "%s/memory.pressure", memory->scarce_path) <
+            (int)sizeof(out->path) &&
+        read_stalls(out->path, &out->us))
+        return;
+    snprintf(out->path, sizeof(out->path), "%s", paths->pressure);
+    if (!read_stalls(out->path, &out->us))
+        out->path[0] = '\0';
 }
 
 void waste_machine_rss(int32_t pid, struct waste_machine_rss *out)

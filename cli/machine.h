@@ -14,7 +14,7 @@
 
 /* Where to look; tests point these at trees of their own. */
 struct waste_machine_paths {
-    const char *meminfo, *cgroup, *mountinfo;
+    const char *meminfo, *cgroup, *mountinfo, *pressure;
 };
 extern const struct waste_machine_paths waste_machine_proc; /* /proc/... */
 
@@ -25,10 +25,26 @@ struct waste_machine_memory {
     uint64_t limit_used;       /* of that limit, taken by what cannot be dropped */
     uint64_t allowed_bytes;    /* the smaller of available and any limit's rest */
     char limit_path[PATH_MAX]; /* cgroup directory the limit is set in, "" = none */
+    /* Where allowed_bytes comes from: the v2 cgroup directory of that limit, "" = the machine or a
+     * v1 cgroup. */
+    char scarce_path[PATH_MAX];
 };
 
 /* 0 or -errno (no meminfo). A cgroup that cannot be read counts as unlimited. */
 int waste_machine_memory(const struct waste_machine_paths *paths, struct waste_machine_memory *out);
+
+/*
+ * How long processes have been stalled for memory, ever: of those that share what is scarcest for
+ * us, by PSI (Documentation/accounting/psi.rst of the kernel). That is memory.pressure beside the
+ * limit that decides about allowed_bytes, if there is one and it can be read, else the machine's.
+ */
+struct waste_machine_stalls {
+    uint64_t us;         /* in which some process was stalled; 0 if unknown */
+    char path[PATH_MAX]; /* the file that says so; "" = none can be read */
+};
+void waste_machine_stalls(const struct waste_machine_paths *paths,
+                          const struct waste_machine_memory *memory,
+                          struct waste_machine_stalls *out);
 
 /* Resident memory of a process, bytes, from smaps_rollup and status. Fields that cannot be read are
  * zero. `pss` shares every page among those who map it. */

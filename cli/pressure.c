@@ -1,10 +1,7 @@
 #include "cli/pressure.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <string.h>
 #include <time.h>
-
-#include "cli/machine.h"
 
 #define CALM_NS INT64_C(10000000000) /* room for this long before the cache grows again */
 
@@ -22,11 +19,13 @@ void waste_pressure_init(struct waste_pressure *p, uint64_t slot_bytes, uint32_t
 static bool stalled(struct waste_pressure *p, const struct waste_pressure_reading *now)
 {
     int64_t interval_us = (now->now_ns - p->last_ns) / 1000;
-    bool known = p->last_ns > 0 && interval_us > 0 && now->stall_us >= p->stall_us;
-    uint64_t stall_us = now->stall_us - p->stall_us;
+    /* of another file, or one that goes backwards, the next look will tell */
+    bool known = p->last_ns > 0 && interval_us > 0 && now->stalls.us >= p->stalls.us &&
+                 strcmp(now->stalls.path, p->stalls.path) == 0;
+    uint64_t stall_us = now->stalls.us - p->stalls.us;
 
     return known && now->left_bytes < now->total_bytes / NEAR &&
-           stall_us * 100 > (uint64_t)interval_us * STALLED_PERCENT;
+           stall_us > (uint64_t)interval_us / 100 * STALLED_PERCENT;
 }
 
 static uint32_t shrunk(const struct waste_pressure *p, uint64_t missing_bytes)
@@ -51,7 +50,7 @@ uint32_t waste_pressure_judge(struct waste_pressure *p, const struct waste_press
     uint64_t short_of_aim = now->left_bytes < aim ? aim - now->left_bytes : 0;
     bool stalls = stalled(p, now);
 
-    p->stall_us = now->stall_us;
+    p->stalls = now->stalls;
     p->last_ns = now->now_ns;
     if (p->slots > most)
         p->slots = most;
@@ -69,12 +68,13 @@ uint32_t waste_pressure_judge(struct waste_pressure *p, const struct waste_press
     return p->slots;
 }
 
-bool waste_pressure_read(struct waste_pressure_reading *out)
+bool waste_pressure_read(const struct waste_machine_paths *paths,
+                         struct waste_pressure_reading *out)
 {
     struct waste_machine_memory m;
     struct timespec ts;
 
-    if (waste_machine_memory(&waste_machine_proc, &m) != 0)
+    if (waste_machine_memory(paths, &m) != 0)
         return false;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     *out = (struct waste_pressure_reading){
@@ -82,11 +82,6 @@ bool waste_pressure_read(struct waste_pressure_reading *out)
         .left_bytes = m.allowed_bytes,
         .total_bytes = m.total_bytes < m.limit_bytes ? m.total_bytes : m.limit_bytes,
     };
-    FILE *f = fopen("/proc/pressure/memory", "re");
-    if (f == NULL)
-        return true;
-    if (fscanf(f, "some avg10=%*f avg60=%*f avg300=%*f total=%" SCNu64, &out->stall_us) != 1)
-        out->stall_us = 0;
-    fclose(f);
+    waste_machine_stalls(paths, &m, &out->stalls);
     return true;
 }

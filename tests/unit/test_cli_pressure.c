@@ -1,6 +1,8 @@
 /* When the cache gives way: the judgement alone, with a machine of 32 GiB. */
 #include "cm.h"
 
+#include <stdio.h>
+
 #include "cli/pressure.h"
 
 #define GIB (UINT64_C(1) << 30)
@@ -21,7 +23,7 @@ static uint32_t next(uint64_t left, uint64_t stall_us)
 {
     now.now_ns += SECOND;
     now.left_bytes = left;
-    now.stall_us += stall_us;
+    now.stalls.us += stall_us;
     return waste_pressure_judge(&p, &now, MOST);
 }
 
@@ -76,8 +78,31 @@ static void stalls_count_only_where_memory_is_short(void **state)
     assert_int_equal(next(4 * GIB, 50000), MOST);   /* a twentieth of the time */
     assert_true(next(4 * GIB, 500000) < MOST);
     begin();
-    now.stall_us = 123456789; /* before we looked for the first time */
+    now.stalls.us = 123456789; /* before we looked for the first time */
     assert_int_equal(next(4 * GIB, 0), MOST);
+}
+
+/* When another limit has become the tightest its file's count says nothing of the last second. */
+static void stalls_of_two_files_are_not_compared(void **state)
+{
+    (void)state;
+    begin();
+    next(4 * GIB, 0);
+    snprintf(now.stalls.path, sizeof(now.stalls.path), "/sys/fs/cgroup/a/memory.pressure");
+    assert_int_equal(next(4 * GIB, 500000), MOST);
+    assert_true(next(4 * GIB, 500000) < MOST);
+}
+
+static void counts_of_nonsense_are_survived(void **state)
+{
+    (void)state;
+    begin();
+    next(4 * GIB, 0);
+    now.stalls.us = UINT64_MAX / 100 + 2; /* times a hundred that is next to nothing */
+    uint32_t slots = next(4 * GIB, 0);
+    assert_true(slots < MOST && slots >= MOST - MOST / 8);
+    now.stalls.us = 0; /* backwards */
+    assert_int_equal(next(4 * GIB, 0), slots);
 }
 
 static void it_grows_back_slowly_and_only_after_a_while(void **state)
@@ -129,7 +154,7 @@ static void this_machine_can_be_read(void **state)
 {
     (void)state;
     struct waste_pressure_reading r;
-    assert_true(waste_pressure_read(&r));
+    assert_true(waste_pressure_read(&waste_machine_proc, &r));
     assert_true(r.total_bytes > 0 && r.left_bytes <= r.total_bytes && r.now_ns > 0);
 }
 
@@ -141,6 +166,8 @@ int main(void)
         cmocka_unit_test(never_under_the_floor),
         cmocka_unit_test(a_stage_killed_for_memory_counts_whatever_is_left),
         cmocka_unit_test(stalls_count_only_where_memory_is_short),
+        cmocka_unit_test(stalls_of_two_files_are_not_compared),
+        cmocka_unit_test(counts_of_nonsense_are_survived),
         cmocka_unit_test(it_grows_back_slowly_and_only_after_a_while),
         cmocka_unit_test(it_does_not_swing),
         cmocka_unit_test(a_smaller_budget_is_a_smaller_most),
