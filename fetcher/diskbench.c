@@ -81,13 +81,13 @@ static int make_file(struct bench *b, int dir)
         free(data);
         return waste_fetch_fail("%s: no room for a file to read", b->o.dir);
     }
-    char name[64];
-    snprintf(name, sizeof(name), ".waste-diskbench-%d", (int)getpid());
-    fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d/.waste-diskbench-XXXXXX", dir);
+    fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) {
-        b->fd[0] = openat(dir, name, O_RDONLY | O_DIRECT | O_CLOEXEC);
+        b->fd[0] = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
         rc = b->fd[0] < 0 ? -errno : 0;
-        unlinkat(dir, name, 0); /* gone whatever happens from here on */
+        unlink(path); /* gone whatever happens from here on */
     } else {
         rc = -errno;
     }

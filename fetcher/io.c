@@ -95,7 +95,8 @@ int waste_io_replace_file(int dir, const char *name, const void *data, size_t n)
 {
     char temp[160];
     snprintf(temp, sizeof(temp), "%s.tmp", name);
-    int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    unlinkat(dir, temp, 0); /* of one that died, or anything */
+    int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     int e = fd < 0 ? -errno : waste_io_pwrite(fd, data, n, 0);
     if (!e && fsync(fd))
         e = -errno;
@@ -103,6 +104,8 @@ int waste_io_replace_file(int dir, const char *name, const void *data, size_t n)
         e = -errno;
     if (!e && (renameat(dir, temp, dir, name) || fsync(dir)))
         e = -errno;
+    if (e && fd >= 0)
+        unlinkat(dir, temp, 0);
     return e;
 }
 

@@ -166,12 +166,15 @@ char *waste_seal_text(const char *dir, const char *manifest, uint32_t threads, b
     return text;
 }
 
-static int write_text(const char *dir, const char *text)
+/* `lock`: nobody else is at work there yet. */
+static int write_text(const char *dir, const char *text, bool lock)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return waste_fetch_cannot("open", dir, errno);
-    int e = waste_io_write_file(fd, WASTE_INTEGRITY_FILE, text, strlen(text));
+    int e = lock && !waste_io_lock(fd, false)
+                ? waste_fetch_fail("another waste-fetch is at work in %s", dir)
+                : waste_io_write_file(fd, WASTE_INTEGRITY_FILE, text, strlen(text));
     close(fd);
     return e;
 }
@@ -179,7 +182,7 @@ static int write_text(const char *dir, const char *text)
 int waste_seal_write(const char *dir, const char *manifest, uint32_t threads, bool quiet)
 {
     char *text = waste_seal_text(dir, manifest, threads, quiet);
-    int e = text ? write_text(dir, text) : -1;
+    int e = text ? write_text(dir, text, false) : -1; /* the caller has the lock */
     free(text);
     return e;
 }
@@ -208,7 +211,7 @@ static int replace(const struct waste_fetch_args *args, const char *dir, const c
         return waste_fetch_fail("%s has an " WASTE_INTEGRITY_FILE " that says something else: "
                                 "waste-fetch verify names what differs, --force replaces it",
                                 dir);
-    return same ? 0 : write_text(dir, text);
+    return same ? 0 : write_text(dir, text, true);
 }
 
 /* What is found whole gets its checksums. 0, or -1 with the reason printed. */

@@ -193,6 +193,8 @@ static void start_usage(struct waste_service *s)
     if (rc == 0 && faccessat(s->usage_fd, ".", W_OK | X_OK, 0) < 0)
         rc = -errno;
     if (rc == 0)
+        waste_usage_sweep(s->usage_fd, s->usage_name);
+    if (rc == 0)
         rc = waste_usage_saver_start(&s->saver, s->usage_fd, s->usage_name, s->shm.model);
     s->saved_ns = now_ns();
     if (rc < 0) {

@@ -1,18 +1,26 @@
 #include "reader/usage.h"
 #include "reader/read.h"
 
+#include <dirent.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAGIC = 0x47535557, VERSION = 1, HEADER = 16, ENTRY = 16, NAME_ROOM = 256 };
+
+/* Of a file that is being written; one that is older than this was left by a process that died. */
+#define NEW ".new"
+enum { OWN_DIGITS = 16, STALE_SECONDS = 3600 };
 
 /* ---- bytes ---- */
 
@@ -193,13 +201,19 @@ static int write_all(int fd, const uint8_t *data, size_t bytes)
     return fsync(fd) < 0 ? -errno : 0;
 }
 
+/*
+ * A process's number would not do for one's own: processes of other pid namespaces may have it too,
+ * and the same directory.
+ */
 int waste_usage_write(int dir_fd, const char *name, const uint8_t *data, size_t bytes)
 {
     char temporary[NAME_ROOM];
-    int n = snprintf(temporary, sizeof(temporary), "%s.%d", name, (int)getpid());
+    uint64_t own;
+    if (getrandom(&own, sizeof(own), 0) != sizeof(own))
+        return -errno;
+    int n = snprintf(temporary, sizeof(temporary), "%s.%0*" PRIx64 NEW, name, (int)OWN_DIGITS, own);
     if (n < 0 || n >= NAME_ROOM)
         return -ENAMETOOLONG;
-    unlinkat(dir_fd, temporary, 0); /* of a process of our number that died */
     /* the only flags that a confined reader may open with: shm/confine.h */
     int fd = openat(dir_fd, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
@@ -211,6 +225,31 @@ int waste_usage_write(int dir_fd, const char *name, const uint8_t *data, size_t 
     if (rc < 0)
         unlinkat(dir_fd, temporary, 0);
     return rc;
+}
+
+/* NAME.0123456789abcdef.new */
+static bool is_temporary(const char *file, const char *name)
+{
+    size_t n = strlen(name);
+    return strncmp(file, name, n) == 0 && file[n] == '.' &&
+           strspn(file + n + 1, "0123456789abcdef") == OWN_DIGITS &&
+           strcmp(file + n + 1 + OWN_DIGITS, NEW) == 0;
+}
+
+void waste_usage_sweep(int dir_fd, const char *name)
+{
+    int copy = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = copy >= 0 ? fdopendir(copy) : NULL;
+    struct stat st;
+    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        if (is_temporary(e->d_name, name) &&
+            fstatat(dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+            st.st_uid == geteuid() && time(NULL) - st.st_mtime > STALE_SECONDS)
+            unlinkat(dir_fd, e->d_name, 0);
+    if (dir)
+        closedir(dir);
+    else if (copy >= 0)
+        close(copy);
 }
 
 /* ---- the thread ---- */

@@ -50,8 +50,12 @@ size_t waste_usage_room(const struct waste_model *model);
 /* Writes what `habit` knows to data[waste_usage_room]. `turns`: of the runs before. The bytes. */
 size_t waste_usage_encode(const struct waste_habit *habit, uint64_t turns, uint8_t *data);
 
-/* Puts data[bytes] in place of dir/name: whole or not at all. 0 or -errno. */
+/* Puts data[bytes] in place of dir/name: whole or not at all, whoever else does so at the time. 0
+ * or -errno. */
 int waste_usage_write(int dir_fd, const char *name, const uint8_t *data, size_t bytes);
+
+/* Removes what writers of dir/name that died have left: our user's, and more than an hour old. */
+void waste_usage_sweep(int dir_fd, const char *name);
 
 /* ---- a thread that writes, since a disk may take its time ---- */
 

@@ -188,6 +188,31 @@ class Hostile(Test):
         os.close(held)
         self.ok(self.convert(source, path, "-q", "--effort", "0"))
         self.assertEqual(digests(path), digests(merged))
+        os.unlink(os.path.join(path, "integrity.json"))
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        self.refused(waste.waste_run("seal", "-q", path, program=waste.FETCH), at_work)
+        os.close(held)
+        self.ok(waste.waste_run("seal", "-q", path, program=waste.FETCH))
+        self.assertEqual(digests(path), digests(merged))
+
+    def test_a_link_in_place_of_a_temporary_file_is_not_followed(self):
+        path, victim = self.out("linked"), self.out("victim")
+        shutil.copytree(waste.DEMO, path, copy_function=shutil.copyfile)
+        os.unlink(os.path.join(path, "integrity.json")) if os.path.exists(os.path.join(path, "integrity.json")) else None
+        with open(victim, "w") as f:
+            f.write("mine")
+        os.symlink(victim, os.path.join(path, "integrity.json.tmp"))
+        self.ok(waste.waste_run("seal", "-q", path, program=waste.FETCH))
+        with open(victim) as f:
+            self.assertEqual(f.read(), "mine")
+        self.assertFalse(os.path.islink(os.path.join(path, "integrity.json")))
+        self.assertFalse(os.path.lexists(os.path.join(path, "integrity.json.tmp")))
+        # nor does one stay where the file cannot take its place
+        os.unlink(os.path.join(path, "integrity.json"))
+        os.mkdir(os.path.join(path, "integrity.json"))
+        self.refused(waste.waste_run("seal", "-q", "--force", path, program=waste.FETCH), "integrity.json")
+        self.assertFalse(os.path.lexists(os.path.join(path, "integrity.json.tmp")))
 
     def interfered(self, meddle, *options):
         """What a conversion says whose shard is changed by meddle(path of the shard) after it was read from."""

@@ -2,12 +2,15 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -172,6 +175,104 @@ static void a_file_is_replaced_whole_or_not_at_all(void **state)
     close(fd);
 }
 
+static void touch(int dir, const char *name, time_t age)
+{
+    const struct timespec then = {.tv_sec = time(NULL) - age};
+    int fd = openat(dir, name, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(futimens(fd, (struct timespec[]){then, then}), 0);
+    close(fd);
+}
+
+static bool is_there(int dir, const char *name)
+{
+    return faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* All of this program's processes have one number, as those of several pid namespaces may. */
+pid_t getpid(void)
+{
+    return 1;
+}
+
+/* Each writes files of its own in the same directory. */
+static void writers_of_the_same_number_do_not_meet(void **state)
+{
+    (void)state;
+    enum { WRITERS = 8, WRITES = 100, BYTES = 30000 };
+    char dir[] = "/tmp/waste-usage-XXXXXX";
+    static uint8_t whole[BYTES];
+    assert_non_null(mkdtemp(dir));
+    int fd = open(dir, O_RDONLY | O_DIRECTORY), status;
+    for (int w = 0; w < WRITERS; w++) {
+        if (fork() != 0)
+            continue;
+        int failed = 0;
+        memset(whole, w, BYTES);
+        for (int i = 0; i < WRITES; i++)
+            failed |= waste_usage_write(fd, "u", whole, BYTES);
+        _exit(failed != 0);
+    }
+    for (int w = 0; w < WRITERS; w++) {
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    int file = openat(fd, "u", O_RDONLY);
+    assert_int_equal(read(file, whole, BYTES), BYTES);
+    close(file);
+    for (int i = 1; i < BYTES; i++)
+        assert_int_equal(whole[i], whole[0]);
+    assert_int_equal(unlinkat(fd, "u", 0), 0);
+    assert_int_equal(rmdir(dir), 0); /* nothing temporary is left */
+    close(fd);
+}
+
+static void what_a_dead_writer_left_goes_and_nothing_else(void **state)
+{
+    (void)state;
+    enum { HOUR = 3600 };
+    static const char *const others[] = {
+        "u",
+        "u.0123456789abcde.new",   /* a digit short */
+        "u.0123456789abcdef0.new", /* one too many */
+        "u.0123456789ABCDEF.new",
+        "u.0123456789abcdef",
+        "u.0123456789abcdef.newer",
+        "u0123456789abcdef.new",
+        "v.0123456789abcdef.new",
+        "u.1234",
+        "u.new",
+        "u.old",
+    };
+    char dir[] = "/tmp/waste-usage-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    int fd = open(dir, O_RDONLY | O_DIRECTORY);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        touch(fd, others[i], 2 * HOUR);
+    touch(fd, "u.0123456789abcdef.new", 2 * HOUR);
+    touch(fd, "u.fedcba9876543210.new", 2 * HOUR);
+    touch(fd, "u.1111111111111111.new", HOUR / 2); /* somebody may be writing it */
+    touch(fd, "u.2222222222222222.new", -HOUR);    /* a clock that was wrong */
+    assert_int_equal(mkdirat(fd, "u.3333333333333333.new", 0700), 0);
+    assert_int_equal(symlinkat("u", fd, "u.4444444444444444.new"), 0);
+    waste_usage_sweep(fd, "u");
+    assert_false(is_there(fd, "u.0123456789abcdef.new"));
+    assert_false(is_there(fd, "u.fedcba9876543210.new"));
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        assert_true(is_there(fd, others[i]));
+    assert_true(is_there(fd, "u.1111111111111111.new"));
+    assert_true(is_there(fd, "u.2222222222222222.new"));
+    assert_true(is_there(fd, "u.3333333333333333.new"));
+    assert_true(is_there(fd, "u.4444444444444444.new"));
+    assert_int_equal(openat(fd, "u.0123456789abcdef.new", O_RDONLY), -1);
+    char command[64];
+    snprintf(command, sizeof(command), "rm -r '%s'", dir);
+    assert_int_equal(system(command), 0);
+    waste_usage_sweep(fd, "u"); /* a directory that is gone */
+    waste_usage_sweep(-1, "u");
+    close(fd);
+}
+
 static void the_thread_writes_what_is_due_before_it_ends(void **state)
 {
     (void)state;
@@ -262,6 +363,8 @@ int main(void)
         cmocka_unit_test(counts_of_any_scale_become_shares),
         cmocka_unit_test(bad_files_are_refused_with_a_reason),
         cmocka_unit_test(a_file_is_replaced_whole_or_not_at_all),
+        cmocka_unit_test(writers_of_the_same_number_do_not_meet),
+        cmocka_unit_test(what_a_dead_writer_left_goes_and_nothing_else),
         cmocka_unit_test(the_thread_writes_what_is_due_before_it_ends),
         cmocka_unit_test(warming_fills_free_slots_and_evicts_nothing),
     };
