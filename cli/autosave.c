@@ -78,7 +78,7 @@ static void report(struct waste_autosave *a, const struct waste_error *err)
     a->warned = true;
     snprintf(text, sizeof(text), "%.400s; the conversation goes on, what was saved stays",
              err->text);
-    waste_supervisor_note(a->supervisor, text);
+    waste_supervisor_note(a->supervisor, WASTE_LOG_LOSS, text);
     a->warn(text);
 }
 

@@ -28,9 +28,14 @@ static const char *name_of(int log)
 
 static const char *level_of(const struct waste_log_line *line)
 {
-    static const char *const level[] = {"info", "warning", "error"};
+    static const char *const level[] = {
+        [WASTE_LOG_INFO] = "info",
+        [WASTE_LOG_WARNING] = "warning",
+        [WASTE_LOG_LOSS] = "warning",
+        [WASTE_LOG_ERROR] = "error",
+    };
 
-    return level[line->level < 3 ? line->level : 2];
+    return level[line->level < WASTE_LOG_ERROR ? line->level : WASTE_LOG_ERROR];
 }
 
 /* Lines that were overwritten before they could be read: said, when one wants to miss nothing. */

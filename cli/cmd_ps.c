@@ -143,6 +143,12 @@ static void print_huge(const struct waste_view *v)
                waste_units_format_size(loaded, whole, sizeof(whole)));
 }
 
+static void print_loss(void *arg, const char *text)
+{
+    (void)arg;
+    printf("  warning      %s\n", text);
+}
+
 static void print_counters(const struct waste_view *v)
 {
     const struct waste_control *c = v->of->shm.control;
@@ -153,6 +159,7 @@ static void print_counters(const struct waste_view *v)
     waste_io_view_cache_print(c);
     print_huge(v);
     waste_io_view_router_print(c);
+    waste_view_losses(v, print_loss, NULL);
     print_rates(v);
     for (int i = 0; i < WASTE_COUNTER_COUNT; i++)
         printf("  %-20s %16" PRIu64 "  %s\n", waste_counter_info[i].name, v->counter[i],

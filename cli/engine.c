@@ -1,6 +1,7 @@
 #include "cli/engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <malloc.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/autosave.h"
+#include "cli/losses.h"
 #include "cli/prefix.h"
 #include "cli/signals.h"
 #include "cli/state.h"
@@ -304,6 +306,18 @@ static void warn(const char *text)
     fprintf(stderr, "waste-run: warning: %s\n", text);
 }
 
+static void tell_loss(void *arg, const char *text)
+{
+    (void)arg;
+    warn(text);
+}
+
+/* What the stages have said since. Our own log's we said when they went there. */
+static void tell_losses(struct waste_engine *e)
+{
+    waste_losses_each(e->pipeline.shm.control->log, WASTE_STAGE_COUNT, e->told, tell_loss, NULL);
+}
+
 static int wait_ready(struct waste_engine *e)
 {
     struct progress progress = {
@@ -317,7 +331,11 @@ static int wait_ready(struct waste_engine *e)
         fputs("\r\033[K", stderr);
     if (rc == -ECANCELED)
         return waste_fail(1, "ended before the pipeline was ready");
-    return rc == 0 ? 0 : waste_fail(rc, "%s", err.text);
+    if (rc != 0)
+        return waste_fail(rc, "%s", err.text);
+    e->was_ready = true;
+    tell_losses(e);
+    return 0;
 }
 
 /* --usage, else: runs remember, measurements do not. */
@@ -365,9 +383,30 @@ static void place_usage(struct waste_engine *e)
     }
 }
 
-static void note(void *arg, const char *text)
+/* Where it was asked for and cannot be. Unasked, nobody misses it. */
+static void check_usage(const struct waste_engine *e)
 {
-    waste_supervisor_note(arg, text);
+    const char *dir = e->pipeline.usage_dir;
+    char text[PATH_MAX + 128];
+
+    if (e->args->usage == WASTE_USAGE_DEFAULT || usage_place(e->args) == WASTE_USAGE_OFF)
+        return;
+    if (dir == NULL) {
+        warn("option --usage: nothing that is learned is kept: neither XDG_CACHE_HOME nor HOME "
+             "is set");
+    } else if (faccessat(AT_FDCWD, dir, W_OK | X_OK, AT_EACCESS) != 0) {
+        snprintf(text, sizeof(text), "option --usage: nothing that is learned is kept: %s: %s", dir,
+                 strerror(errno));
+        warn(text);
+    }
+}
+
+/* From any thread that keeps or finds states. */
+static void note(void *arg, enum waste_log_level level, const char *text)
+{
+    waste_supervisor_note(arg, level, text);
+    if (level == WASTE_LOG_LOSS)
+        warn(text);
 }
 
 /* Of the program too: another version may compute otherwise. */
@@ -427,6 +466,7 @@ int waste_engine_start(struct waste_engine *e, uint32_t ctx)
         return waste_fail(1, "%s", err.text);
     e->has_pipeline = true;
     place_usage(e);
+    check_usage(e);
     waste_signals_install();
     struct waste_supervisor_options how = {
         .hang_seconds = e->args->hang_seconds,
@@ -450,6 +490,8 @@ void waste_engine_finish(struct waste_engine *e)
         waste_supervisor_keeps(e->supervisor, NULL);
     waste_prefix_destroy(e->prefix);
     waste_supervisor_stop(e->supervisor);
+    if (e->was_ready)
+        tell_losses(e); /* what could not be kept at the end, too */
     if (e->has_pipeline)
         waste_pipeline_finish(&e->pipeline);
     waste_markup_destroy(e->markup);

@@ -50,7 +50,8 @@ struct waste_engine {
     struct waste_prefix *prefix; /* --prefix-cache; NULL: off */
     bool lived;                  /* the conversation's state is, see prefix.h */
     bool foreign;                /* other arithmetic has computed it: it is for no other */
-    bool has_pipeline;
+    bool has_pipeline, was_ready;
+    uint64_t told[WASTE_STAGE_COUNT]; /* lines of each stage's log that were looked through */
     char usage_dir[4096], usage_name[32];
 };
 

@@ -104,7 +104,7 @@ static void say_once(struct waste_prefix *s, const char *text)
     s->noted = true;
     pthread_mutex_unlock(&s->lock);
     if (!said)
-        s->options.note(s->options.arg, text);
+        s->options.note(s->options.arg, WASTE_LOG_WARNING, text);
 }
 
 /* Writes one, unless it is there or is too large. */
@@ -313,7 +313,7 @@ bool waste_prefix_load(struct waste_prefix *s, struct waste_prefix_hit *hit,
         int ret = waste_snapshot_load(hit->file, to, &err);
         good = ret == 0;
         if (!good)
-            s->options.note(s->options.arg, err.text);
+            waste_prefix_lost(&s->options, &err);
         if (ret == -EBADMSG) /* or it would be found, and never written anew, from now on */
             unlink(waste_snapshot_path(hit->file));
         waste_snapshot_close(hit->file);

@@ -14,6 +14,7 @@
 #define WASTE_CLI_PREFIX_H
 
 #include "cli/snapshot.h"
+#include "shm/log.h"
 
 struct waste_prefix;
 
@@ -22,8 +23,9 @@ struct waste_prefix_options {
     uint64_t arithmetic; /* a hash of what else decides about a state's bits */
     const char *dir;     /* NULL: memory alone */
     uint64_t memory_bytes, disk_bytes;
-    /* One line: what cannot be written, once, and each damaged file. From any thread. */
-    void (*note)(void *arg, const char *text);
+    /* One line: what cannot be written, once (WARNING), and each damaged file (LOSS). From any
+     * thread. */
+    void (*note)(void *arg, enum waste_log_level level, const char *text);
     void *arg;
 };
 

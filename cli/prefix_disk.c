@@ -80,6 +80,14 @@ static struct waste_prefix_key *candidates(const struct waste_prefix_options *o,
     return list;
 }
 
+void waste_prefix_lost(const struct waste_prefix_options *o, const struct waste_error *why)
+{
+    struct waste_error said;
+
+    waste_error_set(&said, 0, "%.400s; what it kept is computed again", why->text);
+    o->note(o->arg, WASTE_LOG_LOSS, said.text);
+}
+
 /* The file of this key, if it holds what its name says. */
 static struct waste_snapshot_file *open_one(const struct waste_prefix_options *o,
                                             const struct waste_prefix_key *key, const uint32_t *ids)
@@ -91,7 +99,7 @@ static struct waste_snapshot_file *open_one(const struct waste_prefix_options *o
     waste_prefix_path(o->dir, key, path);
     int ret = waste_snapshot_open(path, &o->shape, key->position, &f, &err);
     if (ret == -EBADMSG || ret == -ESTALE || ret == -EFBIG) {
-        o->note(o->arg, err.text);
+        waste_prefix_lost(o, &err);
         unlink(path);
     }
     if (ret < 0)

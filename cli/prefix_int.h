@@ -34,6 +34,9 @@ struct waste_snapshot_file *waste_prefix_disk_find(const struct waste_prefix_opt
                                                    const uint64_t *hashes, uint32_t least,
                                                    struct waste_prefix_key *key);
 
+/* A kept state cannot be used: says so. */
+void waste_prefix_lost(const struct waste_prefix_options *options, const struct waste_error *why);
+
 /* Removes the files that were not used for longest until no more than `room` bytes are left, and
  * what writers that died have left. */
 void waste_prefix_disk_trim(const char *dir, uint64_t room);

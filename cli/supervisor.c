@@ -283,7 +283,7 @@ static void log_note(struct waste_supervisor *s)
 {
     pthread_mutex_lock(&s->lock);
     if (s->note.text[0] != '\0')
-        waste_log_write(waste_supervisor_log(s), WASTE_LOG_WARNING, "%s", s->note.text);
+        waste_log_write(waste_supervisor_log(s), s->note_level, "%s", s->note.text);
     s->note.text[0] = '\0';
     pthread_mutex_unlock(&s->lock);
 }
@@ -312,9 +312,10 @@ static void *run(void *arg)
     }
 }
 
-void waste_supervisor_note(struct waste_supervisor *s, const char *text)
+void waste_supervisor_note(struct waste_supervisor *s, enum waste_log_level level, const char *text)
 {
     pthread_mutex_lock(&s->lock);
+    s->note_level = level;
     snprintf(s->note.text, sizeof(s->note.text), "%s", text);
     pthread_mutex_unlock(&s->lock);
     waste_supervisor_wake(s);

@@ -44,8 +44,9 @@ void waste_supervisor_stop(struct waste_supervisor *s);
 /* After a request was posted, so that a stage that had been given up gets another chance. */
 void waste_supervisor_wake(struct waste_supervisor *s);
 
-/* A warning for waste-run's own log, which the supervisor's thread writes. Any thread. */
-void waste_supervisor_note(struct waste_supervisor *s, const char *text);
+/* A line for waste-run's own log, which the supervisor's thread writes. Any thread. */
+void waste_supervisor_note(struct waste_supervisor *s, enum waste_log_level level,
+                           const char *text);
 
 /* States that are kept within the budget: their limit follows it. NULL: no more. */
 void waste_supervisor_keeps(struct waste_supervisor *s, struct waste_prefix *prefix);

@@ -76,7 +76,8 @@ struct waste_supervisor {
     pthread_mutex_t lock; /* of those below, between our own threads */
     int failure;
     struct waste_error failure_text;
-    struct waste_error note;     /* for the log; empty: none */
+    struct waste_error note; /* for the log; empty: none */
+    enum waste_log_level note_level;
     struct waste_prefix *prefix; /* gives way to a smaller budget; NULL: nothing is kept */
 };
 

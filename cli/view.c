@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/losses.h"
 #include "cli/probe.h"
 #include "cli/supervisor_int.h"
 #include "cli/text.h"
@@ -110,6 +111,14 @@ void waste_view_take(struct waste_view *v, bool memory)
     v->prefilling = waste_prefill_look(&v->of->shm, &v->prefill);
     if (memory)
         waste_machine_segments(v->of->pid, v->segment);
+}
+
+void waste_view_losses(const struct waste_view *v, void (*tell)(void *arg, const char *text),
+                       void *arg)
+{
+    uint64_t from_the_start[WASTE_STAGE_COUNT + 1] = {0};
+
+    waste_losses_each(v->of->shm.control->log, WASTE_STAGE_COUNT + 1, from_the_start, tell, arg);
 }
 
 uint64_t waste_view_pss(const struct waste_view *v)

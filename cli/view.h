@@ -61,6 +61,10 @@ void waste_view_destroy(struct waste_view *v); /* NULL is fine */
  * tables, which takes a while for tens of gigabytes. */
 void waste_view_take(struct waste_view *v, bool memory);
 
+/* What was lost or is not used, see losses.h. */
+void waste_view_losses(const struct waste_view *v, void (*tell)(void *arg, const char *text),
+                       void *arg);
+
 /* What all processes take, pages they share counted once. */
 uint64_t waste_view_pss(const struct waste_view *v);
 

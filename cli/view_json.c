@@ -1,4 +1,7 @@
+#include <string.h>
+
 #include "cli/io_view.h"
+#include "cli/text.h"
 #include "cli/view.h"
 
 /* A number, or null where it is not known. */
@@ -107,6 +110,23 @@ static json_t *prefill_json(const struct waste_view *v)
                      p->tok_per_s > 0 ? json_real(p->seconds_left) : json_null());
 }
 
+static void append_text(void *list, const char *line)
+{
+    struct waste_text text = {0}; /* a path may be no UTF-8 */
+
+    if (waste_text_add_utf8(&text, line, strlen(line)) == 0)
+        json_array_append_new(list, json_string(text.data));
+    waste_text_finish(&text);
+}
+
+static json_t *losses_json(const struct waste_view *v)
+{
+    json_t *list = json_array();
+
+    waste_view_losses(v, append_text, list);
+    return list;
+}
+
 json_t *waste_view_stats_json(const struct waste_view *v)
 {
     const struct waste_control *c = v->of->shm.control;
@@ -121,6 +141,7 @@ json_t *waste_view_stats_json(const struct waste_view *v)
     json_object_set_new(object, "tok_per_s", json_real(r.tok_per_s));
     json_object_set_new(object, "prompt_tok_per_s", json_real(r.prompt_tok_per_s));
     json_object_set_new(object, "prefill", prefill_json(v));
+    json_object_set_new(object, "warnings", losses_json(v));
     json_object_set_new(object, "io", json_string(waste_io_view_mode(c)));
     json_object_set_new(object, "drives", drives_json(v));
     json_object_set_new(object, "layers", layers_json(v));

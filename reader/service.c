@@ -165,13 +165,16 @@ static int take_over_cache(struct waste_service *s, struct waste_error *err)
 static void recall_usage(struct waste_service *s, int model_fd)
 {
     struct waste_error err;
+    const char *from = s->usage_dir;
     int rc = -ENOENT;
     if (s->usage_fd >= 0)
         rc = waste_usage_load(s->usage_fd, s->usage_name, s->shm.model, &s->usage, &err);
-    if (rc == -ENOENT && model_fd >= 0)
+    if (rc == -ENOENT && model_fd >= 0) {
+        from = s->dir;
         rc = waste_usage_load(model_fd, "usage.waste", s->shm.model, &s->usage, &err);
+    }
     if (rc < 0 && rc != -ENOENT)
-        waste_log_write(log_of(s), WASTE_LOG_WARNING, "%s; starting without what was learned",
+        waste_log_write(log_of(s), WASTE_LOG_LOSS, "%s/%s; starting without what was learned", from,
                         err.text);
     for (uint32_t i = 0; i < s->usage.count; i++) {
         const struct waste_usage_entry *e = &s->usage.entry[i];
@@ -220,7 +223,7 @@ static void finish_usage(struct waste_service *s)
     keep_usage(s);
     int rc = waste_usage_saver_stop(&s->saver);
     if (rc < 0)
-        waste_log_write(log_of(s), WASTE_LOG_WARNING, "what was learned is not kept: %s/%s: %s",
+        waste_log_write(log_of(s), WASTE_LOG_LOSS, "what was learned is not kept: %s/%s: %s",
                         s->usage_dir, s->usage_name, strerror(-rc));
     if (s->usage_fd >= 0)
         close(s->usage_fd);

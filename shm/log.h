@@ -11,7 +11,9 @@
 
 enum { WASTE_LOG_LINES = 64, WASTE_LOG_TEXT = 480 };
 
-enum waste_log_level { WASTE_LOG_INFO, WASTE_LOG_WARNING, WASTE_LOG_ERROR };
+/* LOSS: a warning that waste-run passes on to its user, who had something that was lost or is not
+ * used. */
+enum waste_log_level { WASTE_LOG_INFO, WASTE_LOG_WARNING, WASTE_LOG_LOSS, WASTE_LOG_ERROR };
 
 struct waste_log_line {
     _Atomic uint64_t

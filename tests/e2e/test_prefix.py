@@ -1,6 +1,7 @@
 """--prefix-cache: conversations that begin alike are put back, and nothing else changes."""
 import json
 import os
+import re
 import shutil
 import struct
 import time
@@ -187,8 +188,10 @@ class Reuse(waste.Test):
         for bad in (good[:1000], good[:-200] + bytes([good[-200] ^ 4]) + good[-199:], b"", b"x" * len(good)):
             with open(path, "wb") as f:
                 f.write(bad)
-            r = self.ok(run(env, "--system", SYSTEM)).json()
-            self.assertEqual((r["ids"], r["reused_tokens"]), (want, 0))
+            r = self.ok(run(env, "--system", SYSTEM))
+            self.assertEqual((r.json()["ids"], r.json()["reused_tokens"]), (want, 0))
+            (line,) = r.error_lines()
+            self.assertRegex(line, "^waste-run: warning: %s: .*; what it kept is computed again$" % re.escape(path))
             # it was made anew
             self.assertGreater(self.ok(run(env, "--system", SYSTEM)).json()["reused_tokens"], 40)
 
@@ -212,6 +215,7 @@ class Reuse(waste.Test):
             pass
         r = self.ok(run(dict(env, WASTE_USAGE="off"), "--system", SYSTEM))
         self.assertEqual(r.json()["status"], "stop")
+        self.assertEqual(r.error_lines(), [])  # nobody had anything there
 
     def test_memory_is_planned(self):
         env = fresh("plan")

@@ -1,4 +1,5 @@
 """usage.waste: what a run learns is kept for the next one, wherever it may be kept, and never changes a token."""
+import json
 import os
 import shutil
 import struct
@@ -17,6 +18,10 @@ def parse(path):
     return turns, [struct.unpack_from("<HHIII", data, at) for at in range(16, len(data), 16)]
 
 
+def warnings(r):
+    return [l for l in r.error_lines() if l.startswith("waste-run: warning: ")]
+
+
 class Usage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -30,8 +35,8 @@ class Usage(unittest.TestCase):
     def tearDown(self):
         self.assertEqual(sorted(os.listdir(waste.DEMO)), self.before)
 
-    def run_it(self, *args, model=waste.DEMO):
-        r = waste.waste_run("run", model, *ARGS, *args, env={"XDG_CACHE_HOME": self.dir})
+    def run_it(self, *args, model=waste.DEMO, **env):
+        r = waste.waste_run("run", model, *ARGS, *args, env={"XDG_CACHE_HOME": self.dir, **env})
         self.assertEqual(r.code, 0, r)
         self.assertEqual(r.json()["text"], self.plain["text"])
         return r
@@ -87,18 +92,71 @@ class Usage(unittest.TestCase):
         (path,) = self.kept()
         with open(path, "rb") as f:
             good = f.read()
-        for bad in (b"", good[:-1], b"x" * len(good), good + good[16:], good[:16] + b"\xff" * 16):
+        for bad, why in ((b"", "not a usage file"), (good[:-1], "16 and 16 for each expert"), (b"x" * len(good), "not a usage file"),
+                         (good + good[16:], "at most"), (good[:32] + good[16:32], "a second time"), (good[:16] + b"\xff" * 16, "has no expert")):
             with open(path, "wb") as f:
                 f.write(bad)
-            self.run_it("--usage", "cache")
+            self.warned(self.run_it("--usage", "cache", "-q"), path, why)
             self.assertGreater(parse(path)[0], 0)  # and a good one takes its place
+        self.assertEqual(warnings(self.run_it("--usage", "cache")), [])
+
+    def warned(self, r, *words):
+        """Of one thing, with these words."""
+        lines = warnings(r)
+        self.assertEqual(len(lines), 1, r)
+        for w in words:
+            self.assertIn(w, lines[0], r)
+
+    def test_the_models_own_list_may_be_bad(self):
+        model = self.copy_of_the_model()
+        path = os.path.join(model, "usage.waste")
+        with open(path, "wb") as f:
+            f.write(b"usage")
+        self.warned(self.run_it("--usage", "cache", model=model), path, "not a usage file")
+        self.assertEqual(warnings(self.run_it("--usage", "cache", model=model)), [])  # a list of our own comes before it
+        self.warned(self.run_it("--usage", "model", model=model), path, "not a usage file")
+        self.assertEqual(warnings(self.run_it("--usage", "model", model=model)), [])
+
+    def test_what_is_found_again_is_said_once_and_in_stats(self):
+        model = self.copy_of_the_model()
+        path = os.path.join(model, "usage.waste")
+        os.mkdir(path)
+        p = waste.start("chat", model, "--usage", "model", stdin=waste.subprocess.PIPE)
+        try:
+            waste.wait_for("a pipeline that runs", lambda: (
+                waste.stats(p.pid) or {"stages": {"reader": {}}})["stages"]["reader"].get("state") == "running")
+            waste.wait_for("its warning", lambda: waste.stats(p.pid)["warnings"])
+            for _ in range(2):  # another reader finds the same
+                self.assertEqual(waste.waste_run("restart", "reader", "--pid", p.pid, "-q").code, 0)
+            (text,) = waste.stats(p.pid)["warnings"]
+            shown = waste.waste_run("stats", "--pid", p.pid).out.decode()
+            log = [json.loads(l) for l in waste.waste_run("log", "--json", "--pid", p.pid).out.decode().splitlines()]
+        finally:
+            p.stdin.close()
+            p.stdin = None
+            r = waste.finish(p)
+        self.assertIn(path + ": not a regular file", text)
+        self.assertIn("  warning      %s\n" % text, shown)
+        self.assertEqual([l["level"] for l in log if l["text"] == text], ["warning"] * 3)
+        self.assertEqual(warnings(r), ["waste-run: warning: " + text])
+
+    def test_what_cannot_be_kept_at_the_end_is_said(self):
+        model = self.copy_of_the_model()
+        os.mkdir(os.path.join(model, "usage.waste"))
+        first, last = warnings(self.run_it("--usage", "model", model=model))
+        self.assertIn("usage.waste: not a regular file", first)
+        self.assertIn("what was learned is not kept: %s/usage.waste: Is a directory" % model, last)
 
     def test_where_nothing_can_be_written(self):
         model = self.copy_of_the_model()
         # a file where the directory should be: not even root can write there
         open(os.path.join(self.dir, "waste"), "w").close()
-        self.run_it("--usage", "cache", model=model)
+        self.warned(self.run_it("--usage", "cache", model=model), "option --usage", os.path.join(self.dir, "waste"))
         self.assertEqual(sorted(os.listdir(model)), self.before)
+        # who did not ask for it does not miss it
+        self.assertEqual(warnings(self.run_it(model=model, WASTE_USAGE="")), [])
+        r = self.run_it("--usage", "cache", model=model, XDG_CACHE_HOME="", HOME="")
+        self.warned(r, "option --usage", "XDG_CACHE_HOME", "HOME")
 
 
 if __name__ == "__main__":

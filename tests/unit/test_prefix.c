@@ -23,7 +23,7 @@ struct world {
     struct waste_prefix_options options;
 };
 
-static void note(void *arg, const char *text)
+static void note(void *arg, enum waste_log_level level, const char *text)
 {
     struct world *w = arg;
 
