@@ -85,6 +85,25 @@ static int encode_anew(const struct waste_talk *t, const struct waste_engine *e,
     return ret;
 }
 
+/* The newest question once more, behind the very tokens that were before it; they become *out's. */
+static void encode_again(struct waste_talk *t, const struct waste_engine *e, struct waste_ids *out,
+                         struct waste_marks *marks)
+{
+    json_t *first = json_array_get(t->messages, 0), *none = json_array();
+    json_t *system = has_role(first, "system") ? json_pack("[O]", first) : NULL;
+
+    *out = t->ids;
+    t->ids = (struct waste_ids){0};
+    if (t->turn.at == 0)
+        *marks = t->turn.marks;
+    else if (system != NULL && none != NULL)
+        marks->lasting = mark(e, system, none, NULL, NULL, out, 0, marks);
+    for (unsigned i = 0; t->turn.at > 0 && i < t->turn.marks.count; i++)
+        waste_marks_add(marks, t->turn.at + t->turn.marks.at[i], WASTE_MARK_LEAST);
+    json_decref(system);
+    json_decref(none);
+}
+
 /* Behind the end of the newest reply. */
 static int encode_newest(const struct waste_talk *t, const struct waste_engine *e, json_t *alone,
                          struct waste_ids *out, struct waste_marks *marks, struct waste_error *err)
@@ -108,19 +127,28 @@ int waste_talk_encode(struct waste_talk *t, const struct waste_engine *e, struct
                       struct waste_marks *marks, struct waste_error *err)
 {
     json_t *alone = json_pack("[O]", json_array_get(t->messages, json_array_size(t->messages) - 1));
-    int ret;
+    bool thinks = waste_engine_thinks(e), again = t->again && t->turn.thinks == thinks;
+    int ret = 0;
 
+    t->again = false;
     *marks = (struct waste_marks){0};
     if (alone == NULL)
         return waste_error_set(err, -ENOMEM, "out of memory");
     if (waste_talk_is_anew(t)) {
+        if (again)
+            encode_again(t, e, out, marks);
         waste_ids_finish(&t->ids);
         t->generated = 0;
         t->stale = true; /* until all of it was asked */
-        ret = encode_anew(t, e, alone, out, marks, err);
+        if (!again)
+            ret = encode_anew(t, e, alone, out, marks, err);
     } else {
         ret = encode_newest(t, e, alone, out, marks, err);
     }
+    t->turn.known = ret == 0;
+    t->turn.thinks = thinks;
+    t->turn.at = t->ids.count;
+    t->turn.marks = *marks;
     json_decref(alone);
     return ret;
 }
@@ -178,8 +206,11 @@ bool waste_talk_take_back_reply(struct waste_talk *t)
 {
     size_t count = json_array_size(t->messages);
 
-    if (count > 0 && has_role(json_array_get(t->messages, count - 1), "assistant"))
+    if (count > 0 && has_role(json_array_get(t->messages, count - 1), "assistant")) {
         json_array_remove(t->messages, --count);
+        t->again = !waste_talk_is_anew(t) && t->turn.known;
+        t->ids.count -= t->again ? t->generated : 0;
+    }
     t->stale = true;
     t->newest_images = 0;
     return count > 0 && !has_role(json_array_get(t->messages, count - 1), "system");

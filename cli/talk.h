@@ -1,7 +1,9 @@
 /*
  * A conversation: its messages as OpenAI's JSON, and the token log they have become. A turn's
  * tokens are appended to the log, unless the past was changed (another system message, a reply
- * taken back, a conversation loaded): then the log is made anew from the messages. One thread.
+ * taken back, a conversation loaded): then the log is made anew from the messages. A reply that is
+ * taken back leaves the tokens before it as they are: a past reply's words may be other tokens than
+ * those it was given in, which kept states are found by. One thread.
  */
 #ifndef WASTE_CLI_TALK_H
 #define WASTE_CLI_TALK_H
@@ -19,6 +21,13 @@ struct waste_talk {
     struct waste_ids ids; /* the conversation, as the token log has it */
     size_t generated;     /* of it, the newest reply */
     bool stale;           /* the log is not what the messages say */
+    bool again;           /* but for the newest reply, which is taken back, `ids` is */
+    /* Of the newest question, as it was encoded; not known of one that another process asked. */
+    struct {
+        bool known, thinks;
+        size_t at;                /* of ids */
+        struct waste_marks marks; /* counted from there */
+    } turn;
 };
 
 int waste_talk_init(struct waste_talk *t); /* 0 or -ENOMEM */

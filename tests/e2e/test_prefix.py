@@ -158,6 +158,29 @@ class Reuse(waste.Test):
         # after /reset the system message is
         self.assertEqual(reset["reused_tokens"], len(self.ids(SYSTEM)))
 
+    def test_retry_goes_back_behind_a_reply_of_other_tokens(self):
+        """What a model says may be other tokens than those its words become: the ones it was said in count."""
+        env, saved = fresh("retry"), os.path.join(waste.scratch(), "odd.json")
+        lines = [QUESTION, "/save " + saved, "/set temp 0", LONG_QUESTION, "/retry", "/retry", "Thanks!", "/set think show", "/retry"]
+        hot = ("--system", SYSTEM, "--temp", "3", "--seed", "1", "--ignore-eos", "-n", "40")
+        r, events = chat(env, lines, *hot)
+        self.ok(r)
+        first, second, again, thrice, thanks, other = ends(events)
+        self.assertEqual(first["message"]["role"], "assistant")
+        words = self.ok(waste.waste_run("render", saved, waste.DEMO, "--ids")).out.decode().split(",")
+        self.assertNotIn(len(words), range(first["context"], first["context"] + 8), "the very tokens its words become")
+        for e in (again, thrice):
+            self.assertEqual(e["prompt_tokens"], second["context"] - second["tokens"])
+            self.assertGreater(e["reused_tokens"], e["prompt_tokens"] - 16)  # all but the opening of a reply
+            self.assertEqual((e["message"], e["context"]), (second["message"], second["context"]))
+        # where replies open otherwise the past does, too: it is made anew
+        self.assertNotEqual(other["prompt_tokens"], thanks["context"] - thanks["tokens"])
+        # the same without anything kept: they were the right tokens
+        _, plain = chat({}, lines, *hot)
+        self.assertEqual([e["message"] for e in ends(plain)], [e["message"] for e in ends(events)])
+        self.assertEqual([e["reused_tokens"] for e in ends(plain)], [0] * 6)
+        self.assertEqual([e["context"] for e in ends(plain)], [e["context"] for e in ends(events)])
+
     def ids(self, system):
         talk = json.dumps({"messages": [{"role": "system", "content": system}], "add_generation_prompt": False})
         r = waste.waste_run("render", "-", waste.DEMO, "--ids", stdin=talk.encode())
