@@ -99,6 +99,7 @@ static int request(struct waste_engine *e, const uint32_t *ids, size_t count, ui
         .ids = ids,
         .count = (uint32_t)count,
         .max_tokens = generate,
+        .want_logits = generate == 0, /* a step of --step does what one that generates does */
         .sampling = &sampling,
     };
     struct waste_error err;
@@ -152,13 +153,13 @@ static int measure(struct waste_engine *e, const struct waste_ids *ids, struct m
 
 static json_t *step_json(const struct waste_outcome *o)
 {
-    return json_pack("{s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "seconds", o->prefill_seconds,
+    return json_pack("{s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:I}", "seconds", o->prefill_seconds,
                      "wait_seconds", (double)o->counter[WASTE_C_EXPERT_WAIT_NS] * 1e-9,
                      "bytes_read", (json_int_t)o->counter[WASTE_C_BYTES_READ], "wait_bytes_read",
                      (json_int_t)o->counter[WASTE_C_EXPERT_WAIT_BYTES], "hits",
                      (json_int_t)o->counter[WASTE_C_HITS], "misses",
                      (json_int_t)o->counter[WASTE_C_MISSES], "serial_share",
-                     serial_share(o->counter));
+                     serial_share(o->counter), "phases", (json_int_t)o->counter[WASTE_C_PHASES]);
 }
 
 /* Given ids, one request each. */
@@ -201,7 +202,7 @@ static double phases_per_layer(const struct measured *m)
 {
     const struct part *d = &m->decode;
 
-    return ratio((double)d->counter[WASTE_C_PHASES] - (double)d->counter[WASTE_C_GENERATED],
+    return ratio((double)d->counter[WASTE_C_PHASES] - (double)d->tokens,
                  (double)d->counter[WASTE_C_TOKENS] * m->layers);
 }
 

@@ -52,6 +52,16 @@ class Bench(waste.Test):
                 self.assertEqual((got["tokens"], len(got["steps"])), (4, 4))
                 self.assertEqual(got["experts"]["hits"] + got["experts"]["misses"], 4 * 7 * 4)
 
+    def test_a_step_does_all_that_one_that_generates_does(self):
+        """lm_head's phase, too: where every token wants all experts, nothing is read after the first."""
+        model = waste.synth("tiny-all")
+        layers = self.ok(waste.waste_run("info", model, "--json")).json()["layers"]
+        decode = self.measured("--tokens", 4, "--prompt-tokens", 4, model=model)
+        steps = self.measured("--step", "--ids-file", self.ids(b"1 2 3 4"), model=model)["steps"]
+        for s in steps[1:]:
+            self.assertEqual(s["phases"], round(decode["phases_per_layer"] * layers) + 1)
+            self.assertTrue(0 <= s["serial_share"] <= 1, s)
+
     def test_a_file_that_is_no_list_of_ids(self):
         for text, words in ((b"", ["no token ids"]), (b" \n", ["no token ids"]), (b"[]", ["no token ids"]), (b"1 2 x3", ["x3"]),
                             (b"1,,2", [": ,"]), (b"1,2,", ["too early"]), (b"[1,2", ["too early"]), (b"1] 2", ["2"]),
