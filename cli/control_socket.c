@@ -56,6 +56,21 @@ int waste_socket_check_dir(const char *dir, bool create)
     return st.st_uid == geteuid() && (st.st_mode & 077) == 0 ? 0 : -EPERM;
 }
 
+/* Somebody listens there: a process of our number, of another pid namespace that has the same
+ * directory. */
+static bool is_served(const char *path)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    memcpy(addr.sun_path, path, sizeof(addr.sun_path));
+    bool served = fd >= 0 && (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0 ||
+                              errno == EAGAIN); /* and others wait for it */
+    if (fd >= 0)
+        close(fd);
+    return served;
+}
+
 /*
  * Whoever finds a socket that nobody listens at removes it, so ours gets its name only when we do.
  */
@@ -68,6 +83,10 @@ static int bind_in(struct waste_control_socket *cs, const char *dir)
         return rc;
     snprintf(cs->path, sizeof(cs->path), "%.80s/%d.sock", dir, (int)getpid());
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%.80s/%d.new", dir, (int)getpid());
+    if (is_served(cs->path)) {
+        cs->path[0] = '\0';
+        return -EADDRINUSE;
+    }
     unlink(addr.sun_path); /* left by an earlier process of our number */
     waste_signals_unlink(cs->path);
     /* before bind: the file never exists with a wider mode */
@@ -99,7 +118,8 @@ int waste_control_socket_open(struct waste_supervisor *s, struct waste_control_s
                          : -errno;
     if (rc == 0) {
         rc = -ENOENT;
-        for (unsigned i = 0; i < WASTE_SOCKET_DIRS && rc != 0; i++)
+        /* in another directory the other would still be found first */
+        for (unsigned i = 0; i < WASTE_SOCKET_DIRS && rc != 0 && rc != -EADDRINUSE; i++)
             if (waste_socket_dir(i, dir, sizeof(dir)))
                 rc = bind_in(cs, dir);
     }

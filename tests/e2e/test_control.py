@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import time
@@ -78,6 +79,24 @@ class Control(waste.Test):
         p.communicate()
         seen = [(mask, name) for mask, name in events(watch) if name == "%d.sock" % p.pid]
         self.assertEqual(seen[:1], [(IN_MOVED_TO, "%d.sock" % p.pid)])
+
+    def test_the_socket_of_another_with_the_same_number_stays_its_own(self):
+        """Two pid namespaces may have one directory."""
+        begin = waste.script("when-told", 'read x; exec %s run %s --ids 1 -n 2\n' % (waste.RUN, waste.DEMO))
+        directory = os.path.dirname(os.path.join(self.socket()[0], "x"))
+        for listens in (True, False):
+            p = waste.start(program=begin, stdin=subprocess.PIPE)
+            path = os.path.join(directory, "%d.sock" % p.pid)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+                other.bind(path)
+                if listens:
+                    other.listen()
+                ours = os.stat(path).st_ino
+                r = self.ok(waste.finish(p, stdin=b"go\n"))
+                self.assertEqual(["no control socket" in l for l in r.error_lines() if "warning" in l], [True] if listens else [])
+                self.assertEqual(os.path.exists(path) and os.stat(path).st_ino == ours, listens)
+            if listens:
+                os.unlink(path)
 
     # ---- restart ----
 
