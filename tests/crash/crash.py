@@ -136,7 +136,7 @@ class Chat:
         self.p.kill()
         self.p.wait()
         self.watchdog.cancel()
-        self.drain.join(timeout=5)
+        self.drain.join(timeout=waste.LIMIT)
         for pipe in (self.p.stdin, self.p.stdout, self.p.stderr):
             try:
                 pipe.close()
@@ -149,7 +149,7 @@ class Chat:
         rest = self.p.stdout.read()
         code = self.p.wait(timeout=waste.LIMIT)
         self.watchdog.cancel()
-        self.drain.join(timeout=5)
+        self.drain.join(timeout=waste.LIMIT)
         self.p.stdout.close()
         self.p.stderr.close()
         return code, rest, b"".join(self.errors).decode("utf-8", "replace")

@@ -156,7 +156,7 @@ class Soak(crash.Test):
         answer = chat.receive()
         self.write_bank(False)
         if answer != self.want[message]:
-            waste.wait_for("the reason", lambda: len(chat.errors) > errors, 10)
+            waste.wait_for("the reason", lambda: len(chat.errors) > errors)
             said = b"".join(chat.errors[errors:]).decode()
             self.assertRegex(said, DAMAGED.replace(".", r"\.") + r": layer 3 expert \d+: checksum does not match")
             self.failures += 1

@@ -108,7 +108,7 @@ class Docs(waste.Test):
         script = ("source %s/%s; COMP_WORDS=(%s); COMP_CWORD=%d; _%s; printf '%%s\\n' \"${COMPREPLY[@]}\""
                   % (docs(program), program, " ".join("'%s'" % w for w in (program,) + words), len(words),
                      program.replace("-", "_")))
-        r = subprocess.run(["bash", "-c", script], capture_output=True, timeout=20, cwd=waste.DATA)
+        r = subprocess.run(["bash", "-c", script], capture_output=True, timeout=waste.LIMIT, cwd=waste.DATA)
         self.assertEqual(r.stderr, b"")
         return [w for w in r.stdout.decode().split("\n") if w]
 
@@ -153,14 +153,14 @@ class Docs(waste.Test):
             self.skipTest("no groff")
         for program in PROGRAMS:
             r = subprocess.run(["groff", "-man", "-Tutf8", "-ww", os.path.join(docs(program), program + ".1")],
-                               capture_output=True, timeout=20)
+                               capture_output=True, timeout=waste.LIMIT)
             self.assertEqual((r.returncode, r.stderr), (0, b""))
 
     def test_zsh_takes_its_file(self):
         if not shutil.which("zsh"):
             self.skipTest("no zsh")
         for program in PROGRAMS:
-            r = subprocess.run(["zsh", "-n", os.path.join(docs(program), "_" + program)], capture_output=True, timeout=20)
+            r = subprocess.run(["zsh", "-n", os.path.join(docs(program), "_" + program)], capture_output=True, timeout=waste.LIMIT)
             self.assertEqual((r.returncode, r.stderr), (0, b""))
 
 
