@@ -78,16 +78,17 @@ static void start_child(struct waste_supervisor *s, int i)
     atomic_store_explicit(&record->stop, 0, memory_order_relaxed);
     /* release: who sees the new incarnation sees what was repaired */
     atomic_store_explicit(&record->incarnation, c->incarnation, memory_order_release);
+    /* relaxed: counted before there is a process whose reply could be looked at with it */
+    atomic_fetch_add_explicit(&record->restarts, c->started, memory_order_relaxed);
     struct waste_error err;
     int rc = waste_spawn(s->p, i, s->programs->path[i], &c->pid, &c->pidfd, &err);
     if (rc != 0) {
+        atomic_fetch_sub_explicit(&record->restarts, c->started, memory_order_relaxed);
         cannot_start(s, i, rc, &err);
         return;
     }
     WASTE_POINT(RUN_STARTED);
     c->life = WASTE_LIFE_ALIVE;
-    if (c->started)
-        atomic_fetch_add_explicit(&record->restarts, 1, memory_order_relaxed);
     c->started = true;
     atomic_store_explicit(&record->pid, c->pid, memory_order_relaxed);
     waste_pipeline_ring_all(s->p);

@@ -40,6 +40,12 @@ class Deaths(crash.Test):
                                     tokens=100, options=("--hang-seconds", 5))
                 self.assertEqual(len(j["deaths"]), 2, j["deaths"])
 
+    def test_a_restart_is_counted_however_late_waste_run_gets_on_with_it(self):
+        """The successor may have answered before waste-run, which started it, has a CPU again."""
+        self.needs_points()
+        j = self.with_rules("compute:sampled:kill:20", "waste-run:run_started:delay=2000:4", tokens=60)
+        self.assertEqual(j["restarts"], {s: int(s == "compute") for s in waste.STAGES})
+
     def test_the_reader_dies_while_it_recovers_and_compute_meanwhile(self):
         self.needs_points()
         j = self.with_rules("reader:read_submitted:kill:20:1", "reader:rebuild_directory:kill:1:2", "reader:start_ready:segv:1:3",
