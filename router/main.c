@@ -121,11 +121,11 @@ static void predict(struct router *r, uint32_t layer, enum waste_outlook outlook
     want->session = 0;
     want->outlook = outlook;
     want->kind = want->hold = 0;
+    waste_count(c, WASTE_C_PREDICTIONS, 1); /* before anybody sees it and what it is counted in */
     WASTE_POINT(PREDICT_WRITTEN);
     waste_ring_publish(r->shm.prefetch);
     WASTE_POINT(PREDICT_POSTED);
     waste_bell_ring_fd(&c->reader_bell, WASTE_FD_READER_EVENT);
-    waste_count(c, WASTE_C_PREDICTIONS, 1);
 }
 
 /* What can be told from the state at hand. The record is compute's word, and may be nonsense. */
