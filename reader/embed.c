@@ -101,11 +101,11 @@ uint32_t waste_embed_serve(struct waste_embed *e)
                             "trunk.bin: embedding row of token %u: %s", token, strerror(-rc));
             want |= WASTE_EMBED_FAILED;
         }
+        waste_count(control, WASTE_C_EMBED_ROWS, rc == 0); /* before compute can go on with it */
         WASTE_POINT(EMBED_READ);
         /* release: pairs with compute's acquire; the row is there */
         atomic_store_explicit(&e->shm->embed[i].have, want, memory_order_release);
         WASTE_POINT(EMBED_SERVED);
-        waste_count(control, WASTE_C_EMBED_ROWS, rc == 0);
         waste_bell_ring(&control->compute_bell);
         served++;
     }
