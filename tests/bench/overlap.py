@@ -1,13 +1,13 @@
 """How well computing and reading overlap, against the two alone, in one run on one machine.
 
-    python3 tests/bench/overlap.py MODEL [--resident MODEL] [--sets F] [--tokens N] [--rounds N] [--lookahead N]
+    python3 tests/bench/overlap.py MODEL [--resident A B] [--sets F] [--tokens N] [--rounds N] [--lookahead N]
 
 Each round: what the drive gives (waste-fetch diskbench at the size of MODEL's records, the best depth), then MODEL's
-decode of given ids with a cache of F working sets. Once: the decode of a container all of whose experts fit into memory
-(--resident: the same shape with fewer layers, as waste-fetch synth --layers makes it; without it what was not waiting
+decode of given ids with a cache of F working sets. Once: the decode of two containers all of whose experts fit into memory
+(--resident: the same shape with fewer layers, as waste-fetch synth --layers makes it; without them what was not waiting
 counts as computing). Shown a token, medians over rounds:
 
-    compute alone   of --resident, steps that missed nothing, by its layers
+    compute alone   of --resident, steps that missed nothing, by a line through their MoE layers
     disk alone      bytes read / what the drive gives
     together        the step, as a share of the longer of the two
     while waiting   bytes read while compute waited for experts, a second, as a share of what the drive gives
@@ -66,17 +66,23 @@ def drive(model, seconds):
     return max(d["gb_per_s"] for d in r["depths"]) * 1e9
 
 
-def compute_alone(model, tokens, layers, lookahead):
-    moe, _, experts = model_shape(model)
-    steps = decode(model, moe * experts, tokens, lookahead)["steps"]
-    served = [s["seconds"] for s in steps if s["misses"] == 0] or [s["seconds"] - s["wait_seconds"] for s in steps]
-    return statistics.median(served) / moe * layers
+def compute_alone(models, tokens, layers, lookahead):
+    points = []
+    for model in models:
+        moe, _, experts = model_shape(model)
+        steps = decode(model, moe * experts, tokens, lookahead)["steps"]
+        served = [s["seconds"] for s in steps if s["misses"] == 0] or [s["seconds"] - s["wait_seconds"] for s in steps]
+        points.append((moe, statistics.median(served)))
+    if points[0][0] == points[1][0]:
+        raise SystemExit("--resident wants two different numbers of MoE layers")
+    (fewer, least), (more, most) = sorted(points)  # lm_head and dense layers are in both
+    return least + (most - least) / (more - fewer) * (layers - fewer)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--resident")
+    parser.add_argument("--resident", nargs=2, metavar=("A", "B"))
     parser.add_argument("--sets", type=float, default=1)
     parser.add_argument("--tokens", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
