@@ -280,12 +280,12 @@ static void wait_and_reap(struct waste_supervisor *s)
     waste_control_socket_work(s->socket, fds + 1 + WASTE_STAGE_COUNT, sockets);
 }
 
-static void log_note(struct waste_supervisor *s)
+static void log_notes(struct waste_supervisor *s)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->note.text[0] != '\0')
-        waste_log_write(waste_supervisor_log(s), s->note_level, "%s", s->note.text);
-    s->note.text[0] = '\0';
+    for (uint32_t i = 0; i < s->notes; i++)
+        waste_log_write(waste_supervisor_log(s), s->note[i].level, "%s", s->note[i].line.text);
+    s->notes = 0;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -307,7 +307,7 @@ static void *run(void *arg)
             start_idle(s);
         }
         wait_and_reap(s);
-        log_note(s);
+        log_notes(s);
         look(s);
         waste_supervisor_look_at_memory(s);
     }
@@ -316,8 +316,10 @@ static void *run(void *arg)
 void waste_supervisor_note(struct waste_supervisor *s, enum waste_log_level level, const char *text)
 {
     pthread_mutex_lock(&s->lock);
-    s->note_level = level;
-    snprintf(s->note.text, sizeof(s->note.text), "%s", text);
+    if (s->notes < WASTE_SUPERVISOR_NOTES) {
+        s->note[s->notes].level = level;
+        waste_error_set(&s->note[s->notes++].line, 0, "%s", text);
+    }
     pthread_mutex_unlock(&s->lock);
     waste_supervisor_wake(s);
 }

@@ -44,7 +44,8 @@ void waste_supervisor_stop(struct waste_supervisor *s);
 /* After a request was posted, so that a stage that had been given up gets another chance. */
 void waste_supervisor_wake(struct waste_supervisor *s);
 
-/* A line for waste-run's own log, which the supervisor's thread writes. Any thread. */
+/* A line for waste-run's own log, which the supervisor's thread writes; what comes when 16 wait for
+ * it is dropped. Any thread. */
 void waste_supervisor_note(struct waste_supervisor *s, enum waste_log_level level,
                            const char *text);
 

@@ -51,6 +51,8 @@ struct waste_child {
     char reason[WASTE_ERROR_TEXT]; /* BROKEN, TIRED */
 };
 
+enum { WASTE_SUPERVISOR_NOTES = 16 }; /* lines that wait for the supervisor's thread at most */
+
 struct waste_supervisor {
     struct waste_pipeline *p;
     const struct waste_programs *programs;
@@ -76,8 +78,12 @@ struct waste_supervisor {
     pthread_mutex_t lock; /* of those below, between our own threads */
     int failure;
     struct waste_error failure_text;
-    struct waste_error note; /* for the log; empty: none */
-    enum waste_log_level note_level;
+    /* For the log, oldest first. */
+    struct {
+        enum waste_log_level level;
+        struct waste_error line;
+    } note[WASTE_SUPERVISOR_NOTES];
+    uint32_t notes;
     struct waste_prefix *prefix; /* gives way to a smaller budget; NULL: nothing is kept */
 };
 

@@ -317,6 +317,38 @@ static void pins_of_a_dead_compute_are_dropped(void **state)
     assert_int_equal(waste_slot_pins(word), 0);
 }
 
+/* However many come before the thread that writes them has a CPU. */
+static void every_note_is_in_the_log(void **state)
+{
+    enum { NOTES = 5 };
+    struct rig *r = *state;
+    char text[32];
+    int found = 0;
+
+    start(r, 60, false);
+    for (int i = 0; i < NOTES; i++) {
+        snprintf(text, sizeof(text), "kept state %d is lost", i);
+        waste_supervisor_note(r->s, i % 2 ? WASTE_LOG_LOSS : WASTE_LOG_WARNING, text);
+    }
+    const struct waste_log *log = waste_supervisor_log(r->s);
+    for (uint64_t n = 0, tries = 0; found < NOTES && tries < 60000;) {
+        struct waste_log_line line;
+        if (waste_log_read(log, n, &line) != 1) {
+            usleep(1000);
+            tries++;
+            continue;
+        }
+        n++;
+        snprintf(text, sizeof(text), "kept state %d is lost", found);
+        if (strncmp(line.text, "kept state", 10) != 0)
+            continue;
+        assert_string_equal(line.text, text);
+        assert_int_equal(line.level, found % 2 ? WASTE_LOG_LOSS : WASTE_LOG_WARNING);
+        found++;
+    }
+    assert_int_equal(found, NOTES);
+}
+
 static void stages_die_with_their_supervisor(void **state)
 {
     struct rig *r = *state;
@@ -471,6 +503,7 @@ int main(void)
         T(without_lookahead_there_is_no_router),
         T(slots_of_a_dead_reader_are_emptied_with_their_pages),
         T(pins_of_a_dead_compute_are_dropped),
+        T(every_note_is_in_the_log),
         T(stages_die_with_their_supervisor),
         T(the_door_hands_out_a_read_only_view_and_restarts),
         cmocka_unit_test(the_door_is_in_a_directory_of_our_own),
