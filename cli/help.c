@@ -109,9 +109,12 @@ const struct waste_command_text waste_command_texts[WASTE_COMMAND_COUNT] = {
                      "  waste-run ps --json\n"},
     [WASTE_CMD_STATS] =
         {.about =
-             "Shows stages, rates, drives, layers and all counters of a running pipeline, once. "
-             "Looking\n"
-             "changes nothing and asks no stage. --prometheus: for a textfile collector, say.\n",
+             "Shows stages, rates, drives, layers, what was lost or is not used (warnings) and all "
+             "counters\n"
+             "of a running pipeline, once. Looking changes nothing and asks no stage. "
+             "--prometheus: "
+             "for a\n"
+             "textfile collector, say.\n",
          .examples = "  waste-run stats --json\n"
                      "  waste-run stats --prometheus > /var/lib/node_exporter/waste.prom\n"},
     [WASTE_CMD_TOP] =
