@@ -379,6 +379,14 @@ static bool take_prefetch(struct waste_service *s)
 
 /* ---- the budget ---- */
 
+/* Nobody asks anything of compute. */
+static bool compute_is_idle(const struct waste_service *s)
+{
+    /* relaxed: whose record we have taken was not idle when it posted it */
+    return atomic_load_explicit(&s->shm.control->stage[WASTE_STAGE_COMPUTE].activity,
+                                memory_order_relaxed) == WASTE_ACT_IDLE;
+}
+
 /* Towards the size that waste-run wants; a few slots a turn. */
 static void resize(struct waste_service *s)
 {
@@ -389,9 +397,7 @@ static void resize(struct waste_service *s)
         atomic_store_explicit(&control->slots_in_use, wanted, memory_order_relaxed);
         return;
     }
-    /* relaxed: whose record we have taken was not idle when it posted it */
-    if (atomic_load_explicit(&control->stage[WASTE_STAGE_COMPUTE].activity, memory_order_relaxed) ==
-        WASTE_ACT_IDLE)
+    if (compute_is_idle(s))
         waste_cache_rest(&s->cache);
     waste_prefault_stop(&s->prefault); /* it would fill the holes again */
     uint32_t n = waste_cache_resize(&s->cache, out, 8);
@@ -434,10 +440,7 @@ static uint64_t spin_ns(const struct waste_service *s)
 /* While compute waits for a read, or for a request, it leaves CPUs to others. */
 static bool compute_waits(const struct waste_service *s)
 {
-    /* relaxed: what it did lately is good enough */
-    return demand_flies(s) || !s->cache.any_demand ||
-           atomic_load_explicit(&s->shm.control->stage[WASTE_STAGE_COMPUTE].activity,
-                                memory_order_relaxed) == WASTE_ACT_IDLE;
+    return demand_flies(s) || !s->cache.any_demand || compute_is_idle(s);
 }
 
 /* Sleeps until a bell rings, a read ends or a pause is over. */
